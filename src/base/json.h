@@ -1,0 +1,35 @@
+/* json.h - what mandor adds to jansson: errors that name the place, duplicate keys refused,
+ * bytes that are not UTF-8 as {"b64": "…"}.  Any thread. */
+#ifndef BASE_JSON_H
+#define BASE_JSON_H
+
+#include <jansson.h>
+
+#include "base/err.h"
+#include "base/macro.h"
+
+static inline void json_decref_cleanup_(json_t **json)
+{
+    json_decref(*json);
+}
+#define SCOPED_JSON __attribute__((cleanup(json_decref_cleanup_), unused)) json_t
+
+/* Parse one JSON value; duplicate keys, trailing bytes, NUL in strings and invalid UTF-8 are errors.
+ * Returns 0 (*ret is a new reference) or -EINVAL with line, column and byte offset in *err, or -ENOMEM. */
+MUST_CHECK int json_parse(const char *text, size_t len, json_t **ret, struct mandor_err *err);
+
+/* Compact text of json (malloc'ed), or NULL when out of memory. */
+char *json_text(const json_t *json);
+
+/* A JSON string when bytes are valid UTF-8 without NUL, else {"b64": "…"}.  New reference or NULL. */
+json_t *json_bytes(const void *bytes, size_t len);
+/* The reverse: malloc'ed bytes, NUL-terminated, *ret_len without the NUL.
+ * Returns 0, -EINVAL (neither string nor {"b64"}, or bad base64; *err names what), -ENOMEM. */
+MUST_CHECK int json_bytes_get(const json_t *json, char **ret, size_t *ret_len, struct mandor_err *err);
+
+/* bytes as text: invalid sequences become U+FFFD; *ret_lossy says whether any did.  malloc'ed. */
+char *json_utf8_lossy(const void *bytes, size_t len, bool *ret_lossy);
+/* Base64 (RFC 4648, padded), malloc'ed or NULL. */
+char *json_b64(const void *bytes, size_t len);
+
+#endif

@@ -1,0 +1,205 @@
+/* broker.h - a queue of jobs, wherever it lives.  For those who use one; broker_ops.h is for those who write one.
+ *
+ * Every operation is a request that the caller owns: fill `op`, its part of the union and `done`, submit it, leave it
+ * alone until `done` runs on the loop thread.  Requests of one broker are carried out in the order in which they came in;
+ * many may share one transaction.  A request that writes is durable when `done` runs with status 0.
+ *
+ *     caller ── broker_submit(req) ──▶ back end (its own thread or socket) ── done(req) ──▶ loop thread
+ *
+ * broker_wait() runs the loop until one request is done: that is how the command line uses a broker.
+ */
+#ifndef BROKER_BROKER_H
+#define BROKER_BROKER_H
+
+#include <jansson.h>
+#include <uv.h>
+
+#include "base/err.h"
+#include "base/list.h"
+#include "base/macro.h"
+#include "job/record.h"
+#include "job/spec.h"
+#include "job/verdict.h"
+
+struct broker;
+
+enum broker_op {
+    BROKER_ADD,          /* client: insert jobs */
+    BROKER_LEASE,        /* worker: take up to n jobs */
+    BROKER_START,        /* worker: attempt := attempt + 1, written before anything runs */
+    BROKER_RENEW,        /* worker: extend the leases; hear of lost ones and of cancels */
+    BROKER_BEGIN_SETTLE, /* worker: is the token still mine?  extends the lease */
+    BROKER_SETTLE,       /* worker: write the end of an attempt, fenced */
+    BROKER_GIVE_BACK,    /* worker: leased, never started: back as if nothing happened */
+    BROKER_PHASE,        /* worker: note phase and containment of an attempt (what a successor must empty) */
+    BROKER_RECOVER,      /* worker: due delays → waiting, jobs of dead workers → put through their verdict, retention */
+    BROKER_REGISTER,     /* worker: announce name, liveness lock, base containment, queues */
+    BROKER_UNREGISTER,
+    BROKER_SHOW,         /* client: one record */
+    BROKER_LIST,         /* client: records, paged */
+    BROKER_OUTPUT,       /* client: inline output of an attempt */
+    BROKER_CANCEL,
+    BROKER_RETRY,
+    BROKER_REMOVE,
+    BROKER_PAUSE,        /* pause or resume a queue */
+    BROKER_STATS,        /* counts by queue and state, workers */
+    BROKER_OPS
+};
+
+/* A job as a worker holds it. */
+struct lease {
+    char *id;        /* malloc'ed */
+    char *queue;     /* malloc'ed */
+    char *spec_text; /* malloc'ed JSON */
+    int64_t attempt; /* the token once BROKER_START is done; before that the number of starts so far */
+    int64_t attempts_used, put_backs;
+    int64_t created_ms; /* wall clock */
+};
+void lease_done(struct lease *lease); /* free what it holds */
+
+struct broker_req {
+    enum broker_op op;
+    int status;            /* 0 or -errno; set before done() */
+    struct mandor_err err; /* why, when status < 0 */
+    void (*done)(struct broker_req *req);
+    void *data; /* the caller's */
+    union {
+        struct {
+            const struct spec *const *specs; /* borrowed until done */
+            const json_t *const *jsons;      /* their canonical JSON, borrowed */
+            size_t count;
+            struct broker_added {
+                char id[64];
+                bool existing; /* the unique key was taken: id is the other job's */
+            } *added;          /* room for count, the caller's */
+            bool served;       /* out: a live worker serves (all of) these queues */
+        } add;
+        struct {
+            size_t want; /* jobs at most */
+            /* Queues in the order of preference, each with its own bound; NULL-terminated by count. */
+            const struct lease_queue {
+                const char *name;
+                size_t max;
+            } *queues;
+            size_t queue_count;   /* 0 = all queues that the broker has */
+            struct lease *leases; /* out: room for want, the caller's; each ended by lease_done() */
+            size_t count;         /* out */
+            int64_t next_due_ms;  /* out: ms until the next delayed job of these queues is due; -1 = none */
+            bool drained;         /* out: no job of these unpaused queues is waiting, active (anywhere) or due for retry */
+        } lease;
+        struct {
+            const char *id;
+            int64_t attempt; /* in: as leased; out: the token of this start */
+            bool cancelled;  /* out: cancel was asked for before the start: do not run, settle as cancelled */
+        } start;
+        struct {
+            const struct lease_ref {
+                const char *id;
+                int64_t attempt;
+            } *refs; /* everything that this worker holds */
+            size_t count;
+            unsigned char *flags; /* out, room for count: RENEW_LOST, RENEW_CANCEL */
+        } renew;
+        struct {
+            const char *id;
+            int64_t attempt; /* -ESTALE: refused, no longer ours */
+        } begin_settle;
+        struct {
+            const char *id, *queue;
+            int64_t attempt;        /* -ESTALE: refused, nothing was written */
+            struct retry_plan plan;
+            const json_t *attempt_json; /* borrowed until done */
+            int64_t started_ms, finished_ms; /* wall clock */
+            const void *out, *errout;   /* inline output of auto: sinks, borrowed; NULL = none */
+            size_t out_len, errout_len;
+            int64_t keep_ms;            /* retention of this state on this queue; 0 = for ever */
+            int64_t keep_count;         /* 0 = no bound */
+        } settle;
+        struct {
+            const struct lease_ref *refs;
+            size_t count;
+        } give_back;
+        struct {
+            const char *id;
+            int64_t attempt;
+            const char *phase;       /* "running", "stopping", … */
+            const char *containment; /* the slot's name (contain.h), NULL = unchanged */
+        } phase;
+        struct {
+            /* Empty a dead worker's containment; runs on the BROKER's thread.  0 = empty, -EAGAIN = not yet. */
+            int (*empty)(const char *containment, void *arg);
+            void *arg;
+            size_t due, recovered, removed; /* out */
+        } recover;
+        struct {
+            const char *worker;      /* unique name */
+            const char *lock_path;   /* liveness lock (flock), held by worker and guard */
+            const char *containment; /* base containments of the worker, as text (contain.h) */
+            const char *queues;      /* JSON array text, [] = all */
+        } reg;
+        struct {
+            const char *id;
+            json_t *record; /* out: record_json(), the caller's reference */
+        } show;
+        struct {
+            const char *queue; /* NULL = all */
+            int state;         /* enum job_state, -1 = all */
+            const char *after; /* id of the last one of the page before; NULL = from the newest */
+            size_t limit;
+            json_t *records; /* out: array of record_json() */
+        } list;
+        struct {
+            const char *id;
+            int64_t attempt; /* 0 = the last one */
+            bool want_stderr;
+            char *bytes; /* out: malloc'ed; NULL when nothing is stored inline */
+            size_t len;
+            char *path;          /* out: malloc'ed file path when the output is in a file; else NULL */
+            int64_t attempt_out; /* out: which attempt */
+            bool active;         /* out: that attempt is running now; worker names who */
+            char worker[64];
+        } output;
+        struct { /* cancel, retry, remove: by id, or by state of a queue */
+            const char *id;    /* NULL: all of `state` (and queue) */
+            const char *queue; /* NULL = all */
+            int state;         /* enum job_state */
+            size_t count;      /* out */
+            char worker[64];   /* out, cancel: who runs it now; "" = nobody */
+        } change;
+        struct {
+            const char *queue;
+            bool paused;
+        } pause;
+        struct {
+            json_t *stats; /* out: {"queues": {NAME: {waiting, delayed, active, completed, failed, cancelled, paused, oldest_waiting_ms}}, "workers": […]} */
+        } stats;
+    };
+    struct list node; /* the broker's */
+    int64_t submitted_ns;
+};
+#define RENEW_LOST 1
+#define RENEW_CANCEL 2
+
+/* Open the broker that url names ("sqlite:PATH").
+ *
+ * loop: where done() runs; worker: this process leases jobs (it then holds the connection for long).
+ * Returns 0, -EINVAL (unknown scheme or malformed, FAULT_CALLER) or what the back end says. */
+MUST_CHECK int broker_open(const char *url, uv_loop_t *loop, bool worker, struct broker **ret,
+                           struct mandor_err *err);
+/* Everything submitted is carried out first; on_closed (NULL allowed) runs last, then the broker is gone. */
+void broker_close(struct broker *broker, void (*on_closed)(void *arg), void *arg);
+
+void broker_submit(struct broker *broker, struct broker_req *req);
+/* Submit and run the loop until it is done; returns req->status. */
+int broker_wait(struct broker *broker, struct broker_req *req);
+
+/* Where this broker keeps files of jobs and workers on this machine: "<db>.d" for sqlite; for brokers elsewhere
+ * a directory below $XDG_STATE_HOME/mandor.  Absolute; lives as long as the broker. */
+const char *broker_data_dir(const struct broker *broker);
+
+/* Call on_wake on the loop thread when another process committed a change that may concern a worker of ours: new jobs,
+ * cancel, pause.  name: this worker; the socket is <data_dir>/run/<name>.sock (AF_UNIX datagrams, mode 0600). */
+MUST_CHECK int broker_listen(struct broker *broker, const char *name, void (*on_wake)(void *arg),
+                             void *arg, struct mandor_err *err);
+
+#endif

@@ -1,0 +1,5 @@
+/* main.c - placeholder until the command line lands. */
+int main(void)
+{
+    return 0;
+}

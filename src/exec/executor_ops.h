@@ -1,0 +1,30 @@
+/* executor_ops.h - for those who write an executor. */
+#ifndef EXEC_EXECUTOR_OPS_H
+#define EXEC_EXECUTOR_OPS_H
+
+#include "exec/executor.h"
+
+struct executor_ops {
+    const char *name; /* "exec" */
+    enum spec_kind kind;
+    size_t state_size; /* private state behind execution_state(); zeroed and freed by the core */
+    int (*start)(struct execution *execution, struct mandor_err *err);
+    void (*stop)(struct execution *execution, enum cause cause, int64_t grace_ms, const char *why);
+    void (*sink_ready)(struct execution *execution, struct sink *sink, int result, const struct mandor_err *err);
+    struct filter *(*filter)(struct execution *execution, bool want_stderr);
+    const json_t *(*result)(const struct execution *execution);
+    const json_t *(*progress)(const struct execution *execution);
+    json_t *(*limits_enforced)(const struct execution *execution);
+    const char *(*containment)(const struct execution *execution);
+    void (*close)(struct execution *execution); /* ends with execution_closed() */
+};
+
+void *execution_state(const struct execution *execution);
+const struct execution_request *execution_request(const struct execution *execution);
+const struct execution_events *execution_events(const struct execution *execution);
+void *execution_arg(const struct execution *execution);
+void execution_closed(struct execution *execution);
+
+extern const struct executor_ops executor_process;
+
+#endif

@@ -1,0 +1,74 @@
+/* sink.h - where one stream's bytes go.  For those who use one; sink_ops.h is for those who write one.
+ *
+ *   sink_open ─▶ opened ─▶ (sink_write ─▶ on_written)* ─▶ sink_commit | sink_abort ─▶ on_done ─▶ sink_close
+ *
+ * Everything is asynchronous: callbacks run on the loop thread, never from inside the call that asked (except where
+ * noted).  One write in flight at a time; its memory stays the caller's and untouched until on_written.  Nothing that
+ * was written is visible as finished before commit; abort leaves nothing behind.  Blocking work runs on uv's pool.
+ */
+#ifndef SINK_SINK_H
+#define SINK_SINK_H
+
+#include <sys/uio.h>
+#include <uv.h>
+#include <xxhash.h>
+
+#include "base/err.h"
+#include "base/macro.h"
+
+struct sink;
+
+/* What a sink is opened for.  All text is borrowed for the call only. */
+struct sink_target {
+    const char *url;      /* expanded: "auto:", "file:/a/b", "null:", "inherit:" */
+    const char *job_id;   /* for names of temporary files */
+    int64_t attempt;
+    const char *stream;   /* "stdout" or "stderr" */
+    const char *data_dir; /* where auto: spills: <data_dir>/output/<id>/<attempt>.<stream> */
+    const char *journal_dir; /* open temporary files are noted here, see sink_sweep(); NULL = no journal (run) */
+    int inherit_fd;       /* inherit: the descriptor to write to (borrowed, never set O_NONBLOCK); else -1 */
+};
+
+/* result: 0 or -errno, then *err says why (valid during the call only). */
+typedef void sink_done_fn(void *arg, int result, const struct mandor_err *err);
+
+/* Is url of a known scheme and well-formed?  No I/O.  0 or -EINVAL with *err. */
+MUST_CHECK int sink_check_url(const char *url, struct mandor_err *err);
+
+/* Make a sink and start opening it.  *ret is valid at once; on_opened runs later, exactly once. */
+MUST_CHECK int sink_open(uv_loop_t *loop, const struct sink_target *target, sink_done_fn *on_opened,
+                         void *arg, struct sink **ret, struct mandor_err *err);
+
+/* Write all of iov, in order.  hash: updated with the bytes where they are written (off the loop when large); may be NULL.
+ * The iovec array and its memory are pinned until on_written (result 0 = all of it was taken). */
+void sink_write(struct sink *sink, const struct iovec *iov, int count, XXH3_state_t *hash,
+                sink_done_fn *on_written, void *arg);
+
+/* Make what was written durable and visible under its final name, atomically.  Or drop it.  Either ends writing; a write
+ * in flight is waited for.  Exactly one of the two, once.  sink_abort may come before on_opened. */
+void sink_commit(struct sink *sink, sink_done_fn *on_done, void *arg);
+void sink_abort(struct sink *sink, sink_done_fn *on_done, void *arg);
+
+/* After on_done only (or after a failed on_opened).  Frees. */
+void sink_close(struct sink *sink);
+
+/* A descriptor that splice(2) may write to, or -1 where that is not possible or measured slower (tmpfs). */
+int sink_splice_fd(const struct sink *sink);
+/* Bytes that went past sink_write by way of that descriptor. */
+void sink_spliced(struct sink *sink, int64_t bytes);
+
+const char *sink_kind(const struct sink *sink);  /* "auto", "file", "null", "inherit" */
+const char *sink_target_text(const struct sink *sink); /* final path or URL; NULL when inline or nowhere */
+/* Does commit publish something outside of the record, so that begin_settle must come before it? */
+bool sink_publishes(const struct sink *sink);
+/* auto: up to SINK_INLINE_MAX bytes kept in memory for the record (borrowed until close).  NULL when spilled or other. */
+const void *sink_inline(const struct sink *sink, size_t *ret_len);
+#define SINK_INLINE_MAX ((size_t)64 << 10)
+/* stdout commits on success only, stderr and everything under auto: always, unless the job says otherwise. */
+bool sink_commits_always(const struct sink *sink);
+
+/* Remove temporary files that a dead worker's journal names, then the journal.  Blocking: not on the loop thread.
+ * Returns how many were removed, or -errno. */
+MUST_CHECK int sink_sweep(const char *journal_dir, struct mandor_err *err);
+
+#endif
