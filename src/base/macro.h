@@ -9,7 +9,11 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/param.h> /* its MIN and MAX evaluate twice: ours replace them */
 #include <unistd.h>
+
+#undef MIN
+#undef MAX
 
 #define MUST_CHECK __attribute__((warn_unused_result))
 #define PRINTF_LIKE(fmt, args) __attribute__((format(printf, fmt, args)))

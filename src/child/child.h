@@ -9,6 +9,7 @@
 #ifndef CHILD_CHILD_H
 #define CHILD_CHILD_H
 
+#include <jansson.h>
 #include <uv.h>
 
 #include "base/err.h"

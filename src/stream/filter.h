@@ -13,6 +13,7 @@
 #include <uv.h>
 
 #include "base/err.h"
+#include "base/list.h"
 #include "base/macro.h"
 #include "job/spec.h"
 #include "sink/sink.h"
