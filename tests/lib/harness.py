@@ -1,0 +1,567 @@
+"""Drives the real binary from outside: a private directory, a private broker, a private cgroup ("cell") for each test.
+
+The cell holds every process that a test starts, however it forks, so that "nothing is left" can be checked without trusting
+mandor: no process and no cgroup below it.  Where cells cannot be made (no root, cgroups read-only) a marker in the environment,
+which jobs inherit because LC_* is on mandor's list, takes its place.
+
+Tests wait for events (wait_for) and never sleep to be in time.
+"""
+import contextlib
+import ctypes
+import json
+import os
+import pathlib
+import re
+import select
+import shutil
+import signal
+import sqlite3
+import subprocess
+import time
+import uuid
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BINARY = os.environ.get("MANDOR") or str(ROOT / "build" / "mandor")
+SLACK = float(os.environ.get("MANDOR_TEST_SLACK", "1"))  # stretches every deadline on slow machines
+SOAK = os.environ.get("MANDOR_SOAK", "") not in ("", "0")
+MARK = "LC_MANDOR_MARK"
+
+
+def wait_for(predicate, deadline=20, what="", every=0.01):
+    """Wait until predicate() is true and return its value; fail after `deadline` seconds."""
+    end = time.monotonic() + deadline * SLACK
+    while True:
+        value = predicate()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {deadline * SLACK:g} s in vain for {what or predicate}")
+        time.sleep(every)
+
+
+def is_sanitized(path=BINARY):
+    """Is the binary built with AddressSanitizer?  Then memory figures say nothing."""
+    out = subprocess.run(["ldd", path], capture_output=True, text=True).stdout
+    return "libasan" in out or b"__asan_init" in pathlib.Path(path).read_bytes()
+
+
+# ---- /proc ----------------------------------------------------------------------------------------------------------------
+
+
+def proc_stat(pid):
+    """(state, ppid, starttime) of pid, or None when it is gone."""
+    try:
+        text = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text[text.rindex(")") + 2:].split()
+    return fields[0], int(fields[1]), int(fields[19])
+
+
+def alive(pid):
+    stat = proc_stat(pid)
+    return stat is not None and stat[0] not in "ZX"
+
+
+def pids():
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def children(pid):
+    return [p for p in pids() if (s := proc_stat(p)) and s[1] == pid]
+
+
+def tree(pid):
+    """pid's descendants, zombies included."""
+    parents = {p: s[1] for p in pids() if (s := proc_stat(p))}
+    found, todo = [], [pid]
+    while todo:
+        top = todo.pop()
+        for child, parent in parents.items():
+            if parent == top and child not in found:
+                found.append(child)
+                todo.append(child)
+    return found
+
+
+def cmdline(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def status_field(pid, name):
+    """A line of /proc/PID/status, as text; '' when there is none."""
+    try:
+        text = pathlib.Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return ""
+    match = re.search(rf"^{name}:\s*(.*)$", text, re.M)
+    return match.group(1) if match else ""
+
+
+def rss_bytes(pid):
+    return int((status_field(pid, "VmRSS") or "0 kB").split()[0]) * 1024
+
+
+def hwm_bytes(pid):
+    return int((status_field(pid, "VmHWM") or "0 kB").split()[0]) * 1024
+
+
+def pss_bytes(pid):
+    """Proportional share: sums over processes without counting shared pages twice."""
+    try:
+        text = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:
+        return 0
+    return int(re.search(r"^Pss:\s+(\d+)", text, re.M).group(1)) * 1024
+
+
+def fd_count(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def marked(mark):
+    """Living processes that carry the marker in their environment."""
+    needle = f"{MARK}={mark}".encode()
+    found = []
+    for pid in pids():
+        try:
+            if needle in pathlib.Path(f"/proc/{pid}/environ").read_bytes() and alive(pid):
+                found.append(pid)
+        except OSError:
+            pass
+    return found
+
+
+def describe(found):
+    return ", ".join(f"{p} [{(proc_stat(p) or '?')[0]}] {cmdline(p)!r}" for p in found) or "nothing"
+
+
+# ---- the cell ---------------------------------------------------------------------------------------------------------------
+
+
+def own_cgroups():
+    """{controller: directory of this process}, '' is cgroup v2."""
+    mounts = {}
+    for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines():
+        left, right = line.split(" - ")
+        kind, _, options = right.split()[:3]
+        root, point = left.split()[3:5]
+        if kind == "cgroup2":
+            mounts[""] = (root, point)
+        elif kind == "cgroup":
+            for name in options.split(","):
+                mounts[name] = (root, point)
+    own = {}
+    for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
+        _, names, path = line.split(":", 2)
+        for name in names.split(","):
+            if name in mounts:
+                root, point = mounts[name]
+                rel = path[len(root):] if root != "/" and path.startswith(root) else path
+                own[name] = pathlib.Path(point) / rel.lstrip("/")
+    return own
+
+
+class Cell:
+    """A cgroup a test, in every hierarchy that mandor uses.  Empty paths = could not be had."""
+
+    def __init__(self):
+        self.name = f"t-{uuid.uuid4().hex[:10]}"
+        self.paths = {}
+        own = own_cgroups()
+        for name in ("", "memory", "pids", "cpu"):
+            if name not in own:
+                continue
+            path = own[name] / self.name
+            try:
+                path.mkdir()
+            except OSError:
+                continue
+            self.paths[name] = path
+
+    @property
+    def unified(self):
+        return self.paths.get("")
+
+    def enter(self):
+        """Run in the child before exec."""
+        for path in self.paths.values():
+            with open(path / "cgroup.procs", "w") as file:
+                file.write("0")
+
+    def groups(self):
+        """All cgroups below the cell."""
+        found = []
+        for top in self.paths.values():
+            for path, dirs, _ in os.walk(top):
+                found += [os.path.join(path, d) for d in dirs]
+        return found
+
+    def pids(self):
+        found = set()
+        if self.unified is None:
+            return found
+        for path, _, _ in os.walk(self.unified):
+            with contextlib.suppress(OSError):
+                for word in pathlib.Path(path, "cgroup.procs").read_text().split():
+                    found.add(int(word))
+        return found
+
+    def kill(self):
+        for pid in self.pids():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGCONT)
+        if self.unified is not None:
+            with contextlib.suppress(OSError):
+                (self.unified / "cgroup.kill").write_text("1")
+
+    def remove(self):
+        for top in self.paths.values():
+            for path, _, _ in os.walk(top, topdown=False):
+                end = time.monotonic() + 5
+                while True:
+                    try:
+                        os.rmdir(path)
+                    except FileNotFoundError:
+                        pass
+                    except OSError:
+                        if time.monotonic() < end:
+                            time.sleep(0.01)
+                            continue
+                    break
+
+
+# ---- mandor -----------------------------------------------------------------------------------------------------------------
+
+
+class Done:
+    """How a command ended."""
+
+    def __init__(self, args, code, out, err):
+        self.args, self.code, self.out, self.err = args, code, out, err
+
+    @property
+    def text(self):
+        return self.out.decode(errors="replace")
+
+    @property
+    def lines(self):
+        return self.text.splitlines()
+
+    @property
+    def complaint(self):
+        return self.err.decode(errors="replace")
+
+    @property
+    def cause(self):
+        """The last line on stderr."""
+        lines = self.complaint.strip().splitlines()
+        return lines[-1] if lines else ""
+
+    def json(self):
+        return json.loads(self.out)
+
+    def __repr__(self):
+        return f"{' '.join(map(str, self.args))} -> {self.code}\nstdout: {self.out[-1500:]!r}\nstderr: {self.complaint[-3000:]}"
+
+
+def _set_pdeathsig():
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+class Worker:
+    """A running `mandor work` (or `run`): the guard is what was started, the worker is its child."""
+
+    def __init__(self, mandor, args, proc, log):
+        self.mandor, self.args, self.proc, self.log = mandor, args, proc, log
+        self._worker_pid = None
+
+    @property
+    def guard_pid(self):
+        return self.proc.pid
+
+    @property
+    def pid(self):
+        """The worker below the guard (waits until it has been forked)."""
+        if self._worker_pid is None:
+            name = os.path.basename(self.mandor.binary)
+
+            def find():
+                if self.proc.poll() is not None:
+                    raise AssertionError(f"ended early with {self.proc.returncode}:\n{self.stderr}")
+                return next((p for p in children(self.proc.pid) if name in cmdline(p)), None)
+
+            self._worker_pid = wait_for(find, 10, "the worker below the guard")
+        return self._worker_pid
+
+    @property
+    def stderr(self):
+        return pathlib.Path(self.log).read_text(errors="replace")
+
+    def signal(self, number):
+        self.proc.send_signal(number)
+
+    def wait(self, timeout=30):
+        """Exit code, negative for a signal."""
+        try:
+            return self.proc.wait(timeout * SLACK)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.args} did not end in {timeout * SLACK:g} s:\n{self.stderr[-4000:]}") from None
+
+    def running(self):
+        return self.proc.poll() is None
+
+    def kill(self, guard=True, worker=True):
+        """SIGKILL, both at the same moment unless told otherwise."""
+        targets = ([self.pid] if worker else []) + ([self.guard_pid] if guard else [])
+        for pid in targets:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def end(self, timeout=20):
+        """SIGTERM; SIGKILL when that does not do."""
+        if self.proc.poll() is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self.proc.send_signal(signal.SIGCONT)
+            self.proc.send_signal(signal.SIGTERM)
+        try:
+            self.proc.wait(timeout * SLACK)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            self.proc.wait(10)
+            raise AssertionError(f"{self.args} did not end on SIGTERM:\n{self.stderr[-4000:]}") from None
+
+
+class Mandor:
+    """The binary with a private broker.  Every process it starts lives in the test's cell."""
+
+    def __init__(self, tmp, binary=BINARY):
+        self.tmp = pathlib.Path(tmp)
+        self.binary = binary
+        self.mark = uuid.uuid4().hex
+        self.cell = Cell()
+        self.started = []
+        self.logs = 0
+        self.db = self.tmp / "q.db"
+        self.data = self.tmp / "q.db.d"
+        self.check_left = True
+        home = self.tmp / "home"
+        home.mkdir(exist_ok=True)
+        keep = ("PATH", "ASAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS", "TSAN_OPTIONS", "LLVM_PROFILE_FILE", "GCOV_PREFIX")
+        self.env = {name: os.environ[name] for name in keep if name in os.environ}
+        self.env.update({
+            "HOME": str(home), "USER": os.environ.get("USER", "root"), "LANG": "C.UTF-8", "NO_COLOR": "1",
+            "XDG_STATE_HOME": str(home / "state"), "XDG_CONFIG_HOME": str(home / "config"), "TMPDIR": str(self.tmp),
+            "MANDOR_BROKER": f"sqlite:{self.db}", MARK: self.mark,
+        })
+
+    # -- starting --
+
+    def popen(self, *args, prefix=(), **kw):
+        """Popen of [prefix…] mandor args…, inside the cell."""
+        return self.spawn([*prefix, self.binary, *args], **kw)
+
+    def spawn(self, argv, env=None, preexec=None, **kw):
+        """Popen of any program inside the cell.  env: added to the private one; None removes."""
+        full = dict(self.env)
+        for name, value in (env or {}).items():
+            if value is None:
+                full.pop(name, None)
+            else:
+                full[name] = value
+
+        def enter():
+            _set_pdeathsig()
+            self.cell.enter()
+            if preexec:
+                preexec()
+
+        kw.setdefault("stdin", subprocess.DEVNULL)
+        kw.setdefault("cwd", str(self.tmp))
+        argv = [os.fspath(a) if not isinstance(a, bytes) else a for a in argv]
+        proc = subprocess.Popen(argv, env=full, preexec_fn=enter, **kw)
+        self.started.append(proc)
+        return proc
+
+    def run(self, *args, input=None, timeout=60, **kw):
+        """Run a command to its end."""
+        if input is not None:
+            kw["stdin"] = subprocess.PIPE
+            if isinstance(input, str):
+                input = input.encode()
+        kw.setdefault("stdout", subprocess.PIPE)
+        kw.setdefault("stderr", subprocess.PIPE)
+        proc = self.popen(*args, **kw)
+        try:
+            out, err = proc.communicate(input, timeout=timeout * SLACK)
+        except subprocess.TimeoutExpired:
+            self.cell.kill()
+            proc.kill()
+            out, err = proc.communicate()
+            raise AssertionError(f"mandor {' '.join(map(str, args))} did not end in {timeout * SLACK:g} s\n"
+                                 f"stdout: {(out or b'')[-1500:]!r}\nstderr: {(err or b'')[-3000:].decode(errors='replace')}") from None
+        return Done(args, proc.returncode, out, err)
+
+    def ok(self, *args, **kw):
+        """Run a command that must succeed."""
+        done = self.run(*args, **kw)
+        assert done.code == 0, done
+        return done
+
+    @contextlib.contextmanager
+    def background(self, *args, **kw):
+        """A command that goes on, ended with the block."""
+        self.logs += 1
+        log = self.tmp / f"stderr-{self.logs}.log"
+        with open(log, "wb") as file:
+            kw.setdefault("stderr", file)
+            kw.setdefault("stdout", file)
+            proc = self.popen(*args, **kw)
+        worker = Worker(self, args, proc, log)
+        try:
+            yield worker
+        finally:
+            try:
+                worker.end()
+            finally:
+                for stream in (proc.stdin, proc.stdout, proc.stderr):
+                    if stream:
+                        stream.close()
+
+    def worker(self, *args, **kw):
+        """`mandor work …` for a with block."""
+        return self.background("work", *args, **kw)
+
+    def drain(self, *args, timeout=60, **kw):
+        """`mandor work --drain` to its end."""
+        done = self.run("work", "--drain", *args, timeout=timeout, **kw)
+        assert done.code == 0, done
+        return done
+
+    # -- jobs --
+
+    def add(self, *cmd, **keys):
+        """Add one job by its JSON form (§9 keys, dots as objects given) and return its id."""
+        return self.add_many([{"exec": list(cmd), **keys}])[0]
+
+    def add_many(self, jobs):
+        lines = "".join(json.dumps(job) + "\n" for job in jobs)
+        ids = self.ok("add", "--from", "-", input=lines).lines
+        assert len(ids) == len(jobs), (len(ids), len(jobs))
+        return ids
+
+    def show(self, job):
+        return self.ok("show", job, "--json").json()
+
+    def list(self, *args):
+        return [json.loads(line) for line in self.ok("ls", "--json", *args).lines]
+
+    def stats(self):
+        return self.ok("stats", "--json").json()
+
+    def logs_of(self, job, *args):
+        return self.ok("logs", job, *args).out
+
+    def wait_state(self, job, *states, deadline=30):
+        """Wait until the job is in one of `states`; returns its record."""
+        last = {}
+
+        def look():
+            last.update(self.show(job))
+            return last if last["state"] in states else None
+
+        try:
+            return wait_for(look, deadline, f"job {job} to become {'/'.join(states)}", every=0.02)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it is {last.get('state')} ({last})") from None
+
+    def wait_phase(self, job, *phases, deadline=20):
+        return wait_for(lambda: self.show(job)["phase"] in phases, deadline, f"job {job} in phase {phases}", every=0.02)
+
+    def states(self):
+        """{id: state} straight from the database, for tests with thousands of jobs."""
+        return {record["id"]: record["state"] for record in self.list()}
+
+    # -- what is left --
+
+    def left(self):
+        """Living processes of this test."""
+        found = set(marked(self.mark)) | {p for p in self.cell.pids() if alive(p)}
+        found.discard(os.getpid())
+        return sorted(found)
+
+    def zombies(self):
+        return [p for p in self.cell.pids() if (s := proc_stat(p)) and s[0] == "Z"]
+
+    def jobs_left(self):
+        """Living processes that are not mandor itself: jobs and what they forked (keepers of namespaces count as mandor)."""
+        name = os.path.basename(self.binary)
+        found = []
+        for pid in self.left():
+            with contextlib.suppress(OSError):
+                if os.path.basename(os.readlink(f"/proc/{pid}/exe").split(" (deleted)")[0]) != name:
+                    found.append(pid)
+        return found
+
+    def close(self):
+        """End what still runs; complain about what mandor left behind."""
+        for proc in self.started:
+            if proc.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(proc.pid, signal.SIGKILL)
+                proc.wait()
+        complaints = []
+        if self.check_left:
+            try:
+                wait_for(lambda: not self.left(), 5, "processes to be gone")
+            except AssertionError:
+                complaints.append("processes left: " + describe(self.left()))
+        self.cell.kill()
+        for pid in marked(self.mark):
+            if pid != os.getpid():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        if self.check_left:
+            groups = self.cell.groups()
+            if groups and not any("kill" in a for a in complaints):
+                complaints.append(f"cgroups left: {groups[:5]} ({len(groups)})")
+        wait_for(lambda: not self.left(), 10, "killed processes to be gone")
+        self.cell.remove()
+        for mount in [l.split()[1] for l in open("/proc/self/mounts") if l.split()[1].startswith(str(self.tmp))]:
+            subprocess.run(["umount", "-l", mount], check=False)
+        return complaints
+
+
+def sh(script):
+    """argv of a shell script."""
+    return ["sh", "-c", script]
+
+
+def database(path):
+    """A read connection, for what the command line does not tell."""
+    return sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)
+
+
+def have(program):
+    return shutil.which(program) is not None
+
+
+def read_until(fd, needle, deadline=10):
+    """Read from fd until needle has come; returns everything read."""
+    data, end = b"", time.monotonic() + deadline * SLACK
+    while needle not in data:
+        ready, _, _ = select.select([fd], [], [], max(0, end - time.monotonic()))
+        if not ready:
+            raise AssertionError(f"{needle!r} did not come in {deadline} s, only {data!r}")
+        try:
+            chunk = os.read(fd, 65536)
+        except OSError:
+            chunk = b""
+        if not chunk:
+            raise AssertionError(f"end of file before {needle!r}: {data!r}")
+        data += chunk
+    return data

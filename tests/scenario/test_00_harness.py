@@ -1,0 +1,28 @@
+"""The harness itself: a check that cannot fail is no check."""
+import pytest
+
+from harness import alive, sh, wait_for
+
+
+def test_the_binary_says_its_version(mandor):
+    done = mandor.ok("--version")
+    assert "0." in done.text
+
+
+def test_what_is_left_is_found(mandor):
+    proc = mandor.spawn(["sleep", "600"])
+    assert wait_for(lambda: proc.pid in mandor.left(), 5)
+    proc.kill()
+    proc.wait()
+    assert not mandor.left()
+
+
+def test_a_daemon_of_a_test_is_found_without_its_environment(mandor):
+    if mandor.cell.unified is None:
+        pytest.skip("no cgroup v2 here that tests may write")
+    proc = mandor.spawn(sh("env -i setsid sleep 600 & exit 0"))
+    proc.wait()
+    assert wait_for(lambda: any(alive(p) for p in mandor.left()), 5)
+    mandor.check_left = False
+    assert mandor.close() == []
+    assert not mandor.left()
