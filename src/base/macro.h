@@ -18,8 +18,13 @@
 #define MUST_CHECK __attribute__((warn_unused_result))
 #define PRINTF_LIKE(fmt, args) __attribute__((format(printf, fmt, args)))
 
-#define MIN(a, b) ({ __typeof__(a) a_ = (a); __typeof__(b) b_ = (b); a_ < b_ ? a_ : b_; })
-#define MAX(a, b) ({ __typeof__(a) a_ = (a); __typeof__(b) b_ = (b); a_ > b_ ? a_ : b_; })
+/* Each argument is evaluated once; calls nest (every use has names of its own). */
+#define GLUE_(a, b)           a##b
+#define GLUE(a, b)            GLUE_(a, b)
+#define PICK_(op, a, b, x, y) ({ __typeof__(a) x = (a); __typeof__(b) y = (b); x op y ? x : y; })
+#define PICK(op, a, b, n)     PICK_(op, a, b, GLUE(a_, n), GLUE(b_, n))
+#define MIN(a, b)             PICK(<, a, b, __COUNTER__)
+#define MAX(a, b)             PICK(>, a, b, __COUNTER__)
 #define ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
 #define CONTAINER_OF(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 

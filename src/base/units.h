@@ -17,7 +17,7 @@ MUST_CHECK int units_parse_int(const char *text, int64_t min, int64_t max, int64
 /* Shortest exact text: "1h30m", "512M".  Returns buf. */
 char *units_print_duration(int64_t ms, char buf[static UNITS_TEXT_SIZE]);
 char *units_print_size(int64_t bytes, char buf[static UNITS_TEXT_SIZE]);
-/* Rounded for people: "1.2 MB", "3.4 s".  Returns buf. */
+/* Rounded for people: "1.2 MiB", "3.4 s", "2m 5s".  Returns buf. */
 char *units_human_size(int64_t bytes, char buf[static UNITS_TEXT_SIZE]);
 char *units_human_duration(int64_t ms, char buf[static UNITS_TEXT_SIZE]);
 
