@@ -1,0 +1,403 @@
+/* help.c - help, man page and completion, all from the tables. */
+#include <stdio.h>
+
+#include "base/buf.h"
+#include "cli/cli.h"
+#include "cli/out.h"
+#include "job/spec.h"
+
+#define HELP_COLUMN 28 /* where an option's text starts */
+#define HELP_WIDTH  100
+
+static size_t line_width(void)
+{
+    int columns = out_columns();
+    return columns >= 60 ? MIN((size_t)columns, (size_t)HELP_WIDTH) : HELP_WIDTH;
+}
+
+/* Print text broken at spaces; column: where the cursor is, indent: where further lines start. */
+static void wrap(const char *text, size_t column, size_t indent)
+{
+    size_t width = line_width();
+
+    while (*text != '\0') {
+        size_t len = strcspn(text, " \n");
+        if (column > indent && column + len + 1 > width) {
+            (void)printf("\n%*s", (int)indent, "");
+            column = indent;
+        }
+        (void)printf("%.*s", (int)len, text);
+        column += len;
+        text += len;
+        if (*text == '\n') {
+            (void)printf("\n%*s", (int)indent, "");
+            column = indent;
+            text++;
+        } else if (*text == ' ') {
+            (void)putchar(' ');
+            column++;
+            text++;
+        }
+    }
+    (void)putchar('\n');
+}
+
+/* ---- lists ---- */
+
+static void print_names(void)
+{
+    size_t count;
+    const struct cli_command *all = cli_commands(&count);
+
+    for (size_t i = 0; i < count; i++)
+        if ((all[i].takes & TAKES_HIDDEN) == 0)
+            out_line("  %-8s  %s", all[i].name, all[i].summary);
+}
+
+void help_overview(void)
+{
+    out_line("mandor %s: runs jobs from a queue as real processes and leaves none behind.\n",
+             MANDOR_VERSION);
+    out_line("First steps:");
+    out_line("  mandor run -- make -j4          run one command under supervision, now");
+    out_line("  mandor add -- sh -c 'echo hi'   put a job into the queue; prints its id");
+    out_line("  mandor work                     run what is queued, until Ctrl-C");
+    out_line("  mandor ls                       see the jobs");
+    out_line("  mandor logs ID                  see what one of them printed\n");
+    out_line("'mandor help' lists all commands, 'mandor help COMMAND' explains one, "
+             "'mandor doctor' checks this machine.");
+}
+
+void help_commands(void)
+{
+    out_line("Usage: mandor COMMAND [OPTION…]\n\nCommands:");
+    print_names();
+    out_line("\nCommon options:");
+    out_line("  --broker URL    broker to use (else $MANDOR_BROKER, the configuration, sqlite:)");
+    out_line("  --config FILE   configuration file");
+    out_line("  --json          print JSON and nothing else");
+    out_line("  -h, --help      print help, of a command when it is named");
+    out_line("  -V, --version   print the version");
+    out_line(
+        "\nExit codes: 0 ok, 1 a job or operation failed, 2 usage, 3 not found, 4 refused in this "
+        "state,\n124 timed out, 125 broker or machine. `run` exits with its command's code.");
+}
+
+/* ---- one command ---- */
+
+/* One option, whichever table it came from. */
+struct row {
+    const char *name, *arg, *help, *fallback, *choices;
+    char letter;
+    bool repeatable;
+};
+
+typedef void row_fn(const struct row *row, void *arg);
+
+struct each {
+    row_fn *fn;
+    void *arg;
+};
+
+static void own_row(const struct cli_option *option, void *arg)
+{
+    const struct each *each = arg;
+    struct row row = { .name = option->name,
+                       .arg = option->arg,
+                       .help = option->help,
+                       .letter = option->letter,
+                       .repeatable = option->type == CLI_TEXTS };
+
+    each->fn(&row, each->arg);
+}
+
+static void job_row(const struct spec_option *option, void *arg)
+{
+    const struct each *each = arg;
+    struct row row = { .name = option->flag,
+                       .arg = option->type == OPT_BOOL ? NULL : option->arg,
+                       .help = option->help,
+                       .fallback = option->fallback,
+                       .choices = option->type == OPT_ENUM ? option->choices : NULL,
+                       .letter = cli_job_letter(option->flag),
+                       .repeatable = option->type == OPT_ENV };
+
+    if (row.arg == NULL && option->type != OPT_BOOL)
+        row.arg = "VALUE";
+    each->fn(&row, each->arg);
+}
+
+static void each_own(const struct cli_command *command, row_fn *fn, void *arg)
+{
+    struct each each = { .fn = fn, .arg = arg };
+    cli_each_option(command, own_row, &each);
+}
+
+static void each_job(const struct cli_command *command, row_fn *fn, void *arg)
+{
+    struct each each = { .fn = fn, .arg = arg };
+    cli_each_job_option(command, job_row, &each);
+}
+
+static void print_option(const struct row *row, void *arg)
+{
+    char letter[8] = "    ";
+    char head[128];
+
+    if (row->letter != '\0')
+        (void)snprintf(letter, sizeof letter, "-%c, ", row->letter);
+    (void)snprintf(head, sizeof head, "  %s--%s%s%s", letter, row->name,
+                   row->arg != NULL ? " " : "", row->arg != NULL ? row->arg : "");
+    (void)printf("%-*s", HELP_COLUMN - 2, head);
+    if (strlen(head) > HELP_COLUMN - 4)
+        (void)printf("\n%*s", HELP_COLUMN - 2, "");
+    (void)fputs("  ", stdout);
+
+    char text[512];
+    (void)snprintf(text, sizeof text, "%s%s%s%s%s%s%s", row->help, row->choices != NULL ? ": " : "",
+                   row->choices != NULL ? row->choices : "",
+                   row->repeatable && strstr(row->help, "repeated") == NULL ? " (may be repeated)"
+                                                                            : "",
+                   row->fallback != NULL && row->fallback[0] != '\0' ? " (default " : "",
+                   row->fallback != NULL ? row->fallback : "",
+                   row->fallback != NULL && row->fallback[0] != '\0' ? ")" : "");
+    wrap(text, HELP_COLUMN, HELP_COLUMN);
+    (void)arg;
+}
+
+void help_command(const struct cli_command *command)
+{
+    out_line("Usage: mandor %s %s\n\n%s.", command->name, command->usage, command->summary);
+    if (command->text != NULL) {
+        (void)putchar('\n');
+        wrap(command->text, 0, 0);
+    }
+    out_line("\nOptions:");
+    each_own(command, print_option, NULL);
+    if ((command->takes & TAKES_JOB) != 0) {
+        out_line("\nJob options:");
+        each_job(command, print_option, NULL);
+    }
+}
+
+/* ---- man page (scdoc) ---- */
+
+/* scdoc takes *, _ and \ for markup. */
+static void print_scdoc(const char *text)
+{
+    for (const char *p = text; *p != '\0'; p++) {
+        if (strchr("*_\\#`<[", *p) != NULL)
+            (void)putchar('\\');
+        (void)putchar(*p);
+        if (*p == '\n')
+            (void)putchar('\n'); /* a paragraph of its own */
+    }
+}
+
+static void man_option(const struct row *row, void *arg)
+{
+    (void)arg;
+    if (row->letter != '\0')
+        (void)printf("*-%c*, ", row->letter);
+    (void)printf("*--%s*", row->name);
+    if (row->arg != NULL) {
+        (void)fputs(" _", stdout);
+        print_scdoc(row->arg);
+        (void)fputs("_", stdout);
+    }
+    (void)fputs("\n\t", stdout);
+    print_scdoc(row->help);
+    if (row->choices != NULL) {
+        (void)fputs(": ", stdout);
+        print_scdoc(row->choices);
+    }
+    if (row->repeatable && strstr(row->help, "repeated") == NULL)
+        (void)fputs(" (may be repeated)", stdout);
+    if (row->fallback != NULL && row->fallback[0] != '\0') {
+        (void)fputs(" (default ", stdout);
+        print_scdoc(row->fallback);
+        (void)fputs(")", stdout);
+    }
+    (void)fputs(".\n\n", stdout);
+}
+
+static void man_command(const struct cli_command *command)
+{
+    (void)printf("## mandor %s ", command->name);
+    print_scdoc(command->usage);
+    (void)fputs("\n\n", stdout);
+    print_scdoc(command->summary);
+    (void)fputs(".\n\n", stdout);
+    if (command->text != NULL) {
+        print_scdoc(command->text);
+        (void)fputs("\n\n", stdout);
+    }
+    each_own(command, man_option, NULL);
+    each_job(command, man_option, NULL);
+}
+
+void help_man(const struct cli_command *command)
+{
+    size_t count;
+    const struct cli_command *all = cli_commands(&count);
+
+    if (command != NULL) {
+        man_command(command);
+        return;
+    }
+    for (size_t i = 0; i < count; i++)
+        if ((all[i].takes & TAKES_HIDDEN) == 0)
+            man_command(&all[i]);
+}
+
+/* ---- completion ---- */
+
+static void print_word(const struct row *row, void *arg)
+{
+    (void)arg;
+    (void)printf(" --%s", row->name);
+}
+
+static void complete_bash(void)
+{
+    size_t count;
+    const struct cli_command *all = cli_commands(&count);
+
+    out_line("# bash completion for mandor\n_mandor()\n{\n"
+             "    local cur=${COMP_WORDS[COMP_CWORD]} words i command=\n"
+             "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
+             "        [[ ${COMP_WORDS[i]} == -- ]] && { COMPREPLY=($(compgen -c -- \"$cur\")); "
+             "return; }\n"
+             "        [[ -z $command && ${COMP_WORDS[i]} != -* ]] && command=${COMP_WORDS[i]}\n"
+             "    done\n    case $command in");
+    for (size_t i = 0; i < count; i++) {
+        (void)printf("    %s) words=\"", all[i].name);
+        each_own(&all[i], print_word, NULL);
+        each_job(&all[i], print_word, NULL);
+        out_line("\" ;;");
+    }
+    (void)printf("    *) words=\"--help --version");
+    for (size_t i = 0; i < count; i++)
+        (void)printf(" %s", all[i].name);
+    out_line("\" ;;\n    esac\n    COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
+             "    [[ ${#COMPREPLY[@]} -eq 0 && $cur != -* ]] && COMPREPLY=($(compgen -f -- "
+             "\"$cur\"))\n}\n"
+             "complete -F _mandor mandor");
+}
+
+/* Text inside single quotes of zsh and fish. */
+static void print_quoted(const char *text, const char *escape)
+{
+    for (const char *p = text; *p != '\0'; p++) {
+        if (strchr(escape, *p) != NULL)
+            (void)putchar('\\');
+        if (*p == '\'')
+            (void)fputs("'\\''", stdout);
+        else
+            (void)putchar(*p);
+    }
+}
+
+static void zsh_option(const struct row *row, void *arg)
+{
+    (void)arg;
+    (void)printf("      '%s--%s%s[", row->repeatable ? "*" : "", row->name,
+                 row->arg != NULL ? "=" : "");
+    print_quoted(row->help, "[]:\\");
+    (void)fputs("]", stdout);
+    if (row->arg != NULL) {
+        (void)fputs(":", stdout);
+        print_quoted(row->arg, "[]:\\");
+        (void)fputs(":_files", stdout);
+    }
+    (void)fputs("' \\\n", stdout);
+}
+
+static void complete_zsh(void)
+{
+    size_t count;
+    const struct cli_command *all = cli_commands(&count);
+
+    out_line("#compdef mandor\n_mandor() {\n  local -a commands=(");
+    for (size_t i = 0; i < count; i++) {
+        (void)printf("    '%s:", all[i].name);
+        print_quoted(all[i].summary, ":\\");
+        out_line("'");
+    }
+    out_line("  )\n  if (( CURRENT == 2 )); then _describe command commands; return; fi\n"
+             "  local command=$words[2]\n  words=(\"${words[@]:1}\"); (( CURRENT-- ))\n"
+             "  case $command in");
+    for (size_t i = 0; i < count; i++) {
+        out_line("    %s) _arguments -S \\", all[i].name);
+        each_own(&all[i], zsh_option, NULL);
+        each_job(&all[i], zsh_option, NULL);
+        out_line("      '*::arguments:%s' ;;",
+                 (all[i].takes & TAKES_COMMAND) != 0 ? "_normal" : "_files");
+    }
+    out_line("  esac\n}\n_mandor \"$@\"");
+}
+
+static void fish_option(const struct row *row, void *arg)
+{
+    const struct cli_command *command = arg;
+
+    (void)printf("complete -c mandor -n '__fish_seen_subcommand_from %s' -l %s", command->name,
+                 row->name);
+    if (row->letter != '\0')
+        (void)printf(" -s %c", row->letter);
+    (void)printf("%s -d '", row->arg != NULL ? " -r" : "");
+    print_quoted(row->help, "");
+    out_line("'");
+}
+
+static void complete_fish(void)
+{
+    size_t count;
+    const struct cli_command *all = cli_commands(&count);
+
+    out_line("# fish completion for mandor");
+    for (size_t i = 0; i < count; i++) {
+        (void)printf("complete -c mandor -n __fish_use_subcommand -f -a %s -d '", all[i].name);
+        print_quoted(all[i].summary, "");
+        out_line("'");
+        each_own(&all[i], fish_option, (void *)(uintptr_t)&all[i]);
+        each_job(&all[i], fish_option, (void *)(uintptr_t)&all[i]);
+    }
+}
+
+int help_completion(const char *shell)
+{
+    static const struct {
+        const char *shell;
+        void (*print)(void);
+    } shells[] = { { "bash", complete_bash }, { "zsh", complete_zsh }, { "fish", complete_fish } };
+
+    for (size_t i = 0; i < ARRAY_LEN(shells); i++)
+        if (str_eq(shells[i].shell, shell)) {
+            shells[i].print();
+            return 0;
+        }
+    return -EINVAL;
+}
+
+int cmd_help(struct cli *cli)
+{
+    const char *shell = cli_text(cli, "completion");
+    const struct cli_command *about = NULL;
+
+    if (shell != NULL)
+        return help_completion(shell) == 0
+                   ? EXIT_OK
+                   : cli_usage(cli, "option '--completion': '%.32s' is not bash, zsh or fish",
+                               shell);
+    if (cli->arg_count > 0 && (about = cli_find_command(cli->args[0])) == NULL)
+        return cli_usage(cli, "no command '%.64s'; 'mandor help' lists them", cli->args[0]);
+
+    if (cli_flag(cli, "man"))
+        help_man(about);
+    else if (about != NULL)
+        help_command(about);
+    else
+        help_commands();
+    return EXIT_OK;
+}

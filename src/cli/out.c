@@ -1,0 +1,446 @@
+/* out.c - contract in out.h. */
+#include "cli/out.h"
+
+#include <locale.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/ioctl.h>
+#include <wchar.h>
+
+#include "base/json.h"
+
+static bool colour;
+static int write_errno; /* the first failure on stdout */
+
+void out_setup(void)
+{
+    const char *term = getenv("TERM");
+    const char *no_color = getenv("NO_COLOR");
+
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)setlocale(LC_CTYPE,
+                    "C.UTF-8"); /* for wcwidth(3); without it every character counts as one */
+    colour = isatty(STDOUT_FILENO) && (no_color == NULL || no_color[0] == '\0') &&
+             (term == NULL || !str_eq(term, "dumb"));
+}
+
+/* stdio forgets errno: look right after the call that may have failed. */
+static void note_failure(void)
+{
+    if (write_errno == 0 && ferror(stdout))
+        write_errno = errno != 0 ? errno : EIO;
+}
+
+bool out_broken(void)
+{
+    note_failure();
+    return write_errno != 0;
+}
+
+int out_end(int code)
+{
+    errno = 0;
+    if (fflush(stdout) != 0)
+        note_failure();
+    if (write_errno == 0 || write_errno == EPIPE)
+        return code;
+    (void)fprintf(stderr, "mandor: write to stdout: %s\n", strerror(write_errno));
+    return 125;
+}
+
+bool out_is_terminal(void)
+{
+    return isatty(STDOUT_FILENO) == 1;
+}
+
+int out_columns(void)
+{
+    struct winsize size;
+
+    if (!out_is_terminal())
+        return 0;
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) < 0 || size.ws_col == 0)
+        return 80;
+    return size.ws_col;
+}
+
+void out_line(const char *fmt, ...)
+{
+    va_list args;
+
+    errno = 0;
+    va_start(args, fmt);
+    (void)vprintf(fmt, args);
+    va_end(args);
+    (void)putchar('\n');
+    note_failure();
+}
+
+static int print_json(const json_t *json, size_t flags)
+{
+    char *text = json_dumps(json, flags | JSON_ENCODE_ANY);
+    if (text == NULL)
+        return -ENOMEM;
+
+    errno = 0;
+    (void)puts(text);
+    note_failure();
+    free(text);
+    return 0;
+}
+
+int out_json(const json_t *json)
+{
+    return print_json(json, JSON_COMPACT);
+}
+
+int out_json_pretty(const json_t *json)
+{
+    return print_json(json, out_is_terminal() ? JSON_INDENT(2) : JSON_COMPACT);
+}
+
+/* ---- style ---- */
+
+static const char *const styles[] = {
+    [STYLE_PLAIN] = "",         [STYLE_BOLD] = "\033[1m",    [STYLE_DIM] = "\033[2m",
+    [STYLE_GREEN] = "\033[32m", [STYLE_YELLOW] = "\033[33m", [STYLE_RED] = "\033[31m",
+    [STYLE_CYAN] = "\033[36m",
+};
+
+const char *style_on(enum out_style style)
+{
+    return colour ? styles[style] : "";
+}
+
+const char *style_off(enum out_style style)
+{
+    return colour && style != STYLE_PLAIN ? "\033[0m" : "";
+}
+
+enum out_style style_of_state(const char *state)
+{
+    static const struct {
+        const char *state;
+        enum out_style style;
+    } known[] = { { "active", STYLE_CYAN },
+                  { "completed", STYLE_GREEN },
+                  { "failed", STYLE_RED },
+                  { "cancelled", STYLE_YELLOW },
+                  { "delayed", STYLE_DIM } };
+
+    for (size_t i = 0; i < ARRAY_LEN(known); i++)
+        if (str_eq(known[i].state, state))
+            return known[i].style;
+    return STYLE_PLAIN;
+}
+
+/* ---- text ---- */
+
+/* Decode one UTF-8 character of at most len bytes; returns its length, 0 when invalid (overlong, surrogate, cut). */
+static size_t decode(const unsigned char *p, size_t len, uint32_t *ret)
+{
+    static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
+    size_t n = p[0] < 0x80                   ? 1
+               : p[0] >= 0xf0 && p[0] < 0xf8 ? 4
+               : p[0] >= 0xe0 && p[0] < 0xf0 ? 3
+               : p[0] >= 0xc0 && p[0] < 0xe0 ? 2
+                                             : 0;
+
+    if (n == 0 || n > len)
+        return 0;
+    uint32_t c = n == 1 ? p[0] : p[0] & (0x7fu >> n);
+    for (size_t i = 1; i < n; i++) {
+        if ((p[i] & 0xc0) != 0x80)
+            return 0;
+        c = c << 6 | (p[i] & 0x3fu);
+    }
+    if (c < least[n] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000))
+        return 0;
+    *ret = c;
+    return n;
+}
+
+/* Characters that move the cursor, change the terminal, or reorder what is read. */
+static bool unsafe(uint32_t c)
+{
+    return c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x2028 || c == 0x2029 ||
+           (c >= 0x202a && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);
+}
+
+static int escape_one(struct buf *buf, uint32_t c)
+{
+    switch (c) {
+    case '\n':
+        return buf_adds(buf, "\\n");
+    case '\t':
+        return buf_adds(buf, "\\t");
+    case '\r':
+        return buf_adds(buf, "\\r");
+    default:
+        return c < 0x100 ? buf_addf(buf, "\\x%02x", c) : buf_addf(buf, "\\u%04x", c);
+    }
+}
+
+int text_escape(struct buf *buf, const char *bytes, size_t len)
+{
+    const unsigned char *p = (const unsigned char *)bytes;
+
+    for (size_t at = 0; at < len;) {
+        uint32_t c = p[at];
+        size_t n = decode(p + at, len - at, &c);
+        int r = n == 0      ? buf_addf(buf, "\\x%02x", p[at])
+                : unsafe(c) ? escape_one(buf, c)
+                            : buf_add(buf, p + at, n);
+        if (r < 0)
+            return r;
+        at += MAX(n, (size_t)1);
+    }
+    return 0;
+}
+
+static size_t char_width(uint32_t c)
+{
+    int width = wcwidth((wchar_t)c);
+    return width >= 0 ? (size_t)width : 1;
+}
+
+/* How many bytes of text fit into columns. */
+static size_t fit(const char *text, size_t columns, size_t *ret_width)
+{
+    size_t len = strlen(text), at = 0, width = 0;
+
+    while (at < len) {
+        uint32_t c = 0xfffd;
+        size_t n = MAX(decode((const unsigned char *)text + at, len - at, &c), (size_t)1);
+        size_t w = char_width(c);
+        if (width + w > columns)
+            break;
+        width += w;
+        at += n;
+    }
+    *ret_width = width;
+    return at;
+}
+
+size_t text_width(const char *text)
+{
+    size_t width;
+    (void)fit(text, SIZE_MAX, &width);
+    return width;
+}
+
+char *text_age(int64_t wall_ms, int64_t now_ms, char buf[static 32])
+{
+    static const struct {
+        int64_t seconds;
+        char unit;
+    } steps[] = { { 86400, 'd' }, { 3600, 'h' }, { 60, 'm' }, { 1, 's' } };
+    int64_t seconds = MAX((now_ms - wall_ms) / 1000, (int64_t)0);
+
+    (void)snprintf(buf, 32, "0s");
+    for (size_t i = 0; i < ARRAY_LEN(steps); i++) {
+        if (seconds < steps[i].seconds)
+            continue;
+        (void)snprintf(buf, 32, "%" PRId64 "%c", seconds / steps[i].seconds, steps[i].unit);
+        break;
+    }
+    return buf;
+}
+
+static bool plain_word(const char *bytes, size_t len)
+{
+    return len > 0 && strspn(bytes, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                    "_-+./:=@%,{}") == len;
+}
+
+/* One argument in shell quotes where it needs them. */
+static int add_word(struct buf *buf, const json_t *json)
+{
+    char *bytes = NULL;
+    size_t len = 0;
+    int r = json_bytes_get(json, &bytes, &len, NULL);
+    if (r < 0)
+        return r == -ENOMEM ? r : buf_adds(buf, "?");
+
+    if (plain_word(bytes, len)) {
+        r = buf_add(buf, bytes, len);
+    } else {
+        r = buf_adds(buf, "'");
+        for (size_t at = 0; at < len && r == 0; at++)
+            r = bytes[at] == '\'' ? buf_adds(buf, "'\\''") : buf_add(buf, &bytes[at], 1);
+        if (r == 0)
+            r = buf_adds(buf, "'");
+    }
+    free(bytes);
+    return r;
+}
+
+int text_command(struct buf *buf, const json_t *spec)
+{
+    const json_t *exec = json_object_get(spec, "exec");
+    const char *pool = json_string_value(json_object_get(spec, "pool"));
+
+    if (pool != NULL)
+        return buf_addf(buf, "pool:%s", pool);
+    if (json_object_get(spec, "python") != NULL)
+        return buf_adds(buf, "python");
+
+    for (size_t i = 0; i < json_array_size(exec); i++) {
+        int r = i > 0 ? buf_adds(buf, " ") : 0;
+        if (r == 0)
+            r = add_word(buf, json_array_get(exec, i));
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* ---- tables ---- */
+
+struct cell {
+    char *text;
+    enum out_style style;
+    bool right;
+};
+
+struct table {
+    size_t columns, count, cap;
+    struct cell *cells; /* count of them, row by row; the first row are the titles */
+    bool failed;        /* out of memory: table_print() says so */
+};
+
+static void add_cell(struct table *table, char *adopt_text, enum out_style style, bool right)
+{
+    if (table->count == table->cap) {
+        size_t cap = MAX(table->cap * 2, (size_t)64);
+        struct cell *grown = reallocarray(table->cells, cap, sizeof *grown);
+        if (grown == NULL) {
+            free(adopt_text);
+            table->failed = true;
+            return;
+        }
+        table->cells = grown;
+        table->cap = cap;
+    }
+    if (adopt_text == NULL)
+        table->failed = true;
+    table->cells[table->count++] =
+        (struct cell){ .text = adopt_text, .style = style, .right = right };
+}
+
+struct table *table_new(const char *const *titles, size_t columns)
+{
+    struct table *table = calloc(1, sizeof *table);
+    if (table == NULL)
+        return NULL;
+
+    table->columns = columns;
+    for (size_t i = 0; i < columns; i++)
+        add_cell(table, strdup(titles[i]), STYLE_BOLD, false);
+    return table;
+}
+
+struct table *table_free(struct table *table)
+{
+    if (table == NULL)
+        return NULL;
+    for (size_t i = 0; i < table->count; i++)
+        free(table->cells[i].text);
+    free(table->cells);
+    free(table);
+    return NULL;
+}
+
+void table_cell(struct table *table, enum out_style style, const char *fmt, ...)
+{
+    SCOPED_BUF safe = { .data = NULL };
+    char *text = NULL;
+    va_list args;
+
+    va_start(args, fmt);
+    int len = vasprintf(&text, fmt, args);
+    va_end(args);
+    if (len < 0 || text_escape(&safe, text, (size_t)len) < 0) {
+        table->failed = true;
+        add_cell(table, NULL, style, false);
+    } else {
+        add_cell(table, buf_steal(&safe), style, false);
+    }
+    if (len >= 0)
+        free(text);
+}
+
+void table_number(struct table *table, int64_t number)
+{
+    char *text = NULL;
+
+    if (asprintf(&text, "%" PRId64, number) < 0)
+        text = NULL;
+    add_cell(table, text, STYLE_PLAIN, true);
+}
+
+static void pad(size_t columns)
+{
+    (void)printf("%*s", (int)columns, "");
+}
+
+/* Print one cell; room: columns that it may take, SIZE_MAX = any.  last: no padding behind it. */
+static void print_cell(const struct cell *cell, size_t column_width, size_t room, bool last)
+{
+    size_t width;
+    size_t len = fit(cell->text, room, &width);
+    size_t gap = column_width > width ? column_width - width : 0;
+    bool cut = cell->text[len] != '\0';
+
+    if (cut && room > 1) { /* leave room for the mark */
+        len = fit(cell->text, room - 1, &width);
+        gap = 0;
+    }
+    if (cell->right)
+        pad(gap);
+    (void)printf("%s%.*s%s%s", style_on(cell->style), (int)len, cell->text, cut ? "…" : "",
+                 style_off(cell->style));
+    if (!cell->right && !last)
+        pad(gap);
+    if (!last)
+        (void)fputs("  ", stdout);
+}
+
+static void print_row(const struct table *table, size_t row, const size_t *widths, size_t terminal)
+{
+    size_t used = 0;
+
+    for (size_t i = 0; i < table->columns; i++) {
+        const struct cell *cell = &table->cells[row * table->columns + i];
+        bool last = i + 1 == table->columns;
+        size_t room = terminal == 0 || !last ? SIZE_MAX : terminal > used + 8 ? terminal - used : 8;
+        struct cell title = *cell; /* a title stands over its numbers */
+        if (row == 0 && table->count > table->columns)
+            title.right = table->cells[table->columns + i].right;
+        print_cell(row == 0 ? &title : cell, widths[i], room, last);
+        used += widths[i] + 2;
+    }
+    (void)putchar('\n');
+}
+
+int table_print(struct table *table)
+{
+    size_t terminal = (size_t)out_columns();
+
+    if (table->failed)
+        return -ENOMEM;
+    BUG_ON(table->count % table->columns != 0);
+    size_t *widths = calloc(table->columns, sizeof *widths);
+    if (widths == NULL)
+        return -ENOMEM;
+
+    for (size_t i = 0; i < table->count; i++)
+        widths[i % table->columns] =
+            MAX(widths[i % table->columns], text_width(table->cells[i].text));
+    errno = 0;
+    for (size_t row = 0; row < table->count / table->columns && !out_broken(); row++)
+        print_row(table, row, widths, terminal);
+    note_failure();
+    free(widths);
+    return 0;
+}
