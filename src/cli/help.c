@@ -182,11 +182,12 @@ void help_command(const struct cli_command *command)
 
 /* ---- man page (scdoc) ---- */
 
-/* scdoc takes *, _ and \ for markup. */
+/* scdoc takes these for markup, and a line that starts with a dash, dot, bar or colon for a list or table. */
 static void print_scdoc(const char *text)
 {
     for (const char *p = text; *p != '\0'; p++) {
-        if (strchr("*_\\#`<[", *p) != NULL)
+        bool line_start = p == text || p[-1] == '\n';
+        if (strchr("*_\\#`<[", *p) != NULL || (line_start && strchr("-.|:", *p) != NULL))
             (void)putchar('\\');
         (void)putchar(*p);
         if (*p == '\n')
@@ -223,7 +224,7 @@ static void man_option(const struct row *row, void *arg)
 
 static void man_command(const struct cli_command *command)
 {
-    (void)printf("## mandor %s ", command->name);
+    (void)printf("## mandor %s\n\n*mandor %s* ", command->name, command->name);
     print_scdoc(command->usage);
     (void)fputs("\n\n", stdout);
     print_scdoc(command->summary);
