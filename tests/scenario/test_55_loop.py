@@ -1,0 +1,73 @@
+"""I6: the loop stays awake while jobs flood."""
+import subprocess
+import time
+
+import pytest
+
+from harness import sh, wait_for
+
+
+def lag(stats):
+    """The loop lag histogram of the only worker, wherever stats shows it."""
+    def search(value):
+        if isinstance(value, dict):
+            if "loop_lag_us" in value:
+                return value["loop_lag_us"]
+            value = list(value.values())
+        if isinstance(value, list):
+            for item in value:
+                if (found := search(item)) is not None:
+                    return found
+        return None
+    return search(stats)
+
+
+@pytest.mark.slow
+def test_64_flooding_children_do_not_starve_the_loop(mandor, plain_binary):
+    jobs = mandor.add_many([{"exec": ["yes"], "stdout": "null:", "timeout": "12s", "kill_after": "500ms"}] * 64)
+    with mandor.worker("--concurrency", "70"):
+        wait_for(lambda: mandor.stats()["queues"]["default"]["active"] == 64, 30)
+        deadline = mandor.add("sleep", "600", timeout="1s", kill_after="500ms", queue="default")
+        shown = []
+        for _ in range(10):
+            start = time.monotonic()
+            mandor.show(deadline)
+            shown.append(time.monotonic() - start)
+        record = mandor.wait_state(deadline, "failed", deadline=20)
+        assert record["cause"] == "timeout"
+        assert 1000 <= record["usage"]["wall_ms"] <= 1000 + 250, record["usage"]  # two cores are shared by 65 programs
+        figures = lag(mandor.stats())
+        assert figures, "no loop lag in stats"
+        assert figures["count"] > 10, figures
+        assert figures["p99"] < 5000, figures
+        assert sorted(shown)[5] < 1.0, shown
+        for job in jobs:
+            assert mandor.wait_state(job, "failed", deadline=40)["cause"] == "timeout"
+
+
+def test_a_deadline_is_met_within_50_ms_on_a_quiet_machine(mandor, plain_binary):
+    overs = []
+    with mandor.worker("--concurrency", "1"):
+        for _ in range(5):
+            job = mandor.add("sleep", "600", timeout="300ms")
+            overs.append(mandor.wait_state(job, "failed")["usage"]["wall_ms"] - 300)
+    overs.sort()
+    assert overs[0] >= 0 and overs[2] < 50, overs
+
+
+def test_a_flood_of_progress_lines_does_not_starve_the_neighbour(mandor):
+    flood = "import os\nline = b'{\"progress\": 1}\\n' * 2000\nwhile True: os.write(3, line)"
+    with mandor.worker("--concurrency", "3"):
+        job = mandor.add("python3", "-c", flood, timeout="4s", kill_after="300ms")
+        mandor.wait_phase(job, "running")
+        for _ in range(5):
+            mandor.wait_state(mandor.add("true"), "completed", deadline=10)
+        assert mandor.wait_state(job, "failed")["cause"] == "timeout"
+
+
+def test_json_on_fd_3_that_is_deep_does_no_harm(mandor):
+    job = mandor.add("python3", "-c", "import os\nos.write(3, b'{\"result\": ' + b'[' * 100000 + b']' * 100000 + b'}\\n')\nos.write(3, b'{\"progress\": 5}\\n')")
+    with mandor.worker() as worker:
+        record = mandor.wait_state(job, "completed", "failed")
+        assert record["state"] == "completed" and record["progress"] == 5, record
+        assert worker.running()

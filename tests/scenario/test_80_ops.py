@@ -1,0 +1,188 @@
+"""Running it day by day: an idle worker, followers, the service manager's way to stop."""
+import json
+import os
+import pathlib
+import pty
+import signal
+import subprocess
+import time
+
+import pytest
+
+from harness import ROOT, pss_bytes, read_until, rss_bytes, sh, status_field, tree, wait_for
+
+
+def switches(pid):
+    """Voluntary context switches of all its threads: how often it woke up."""
+    total = 0
+    for task in os.listdir(f"/proc/{pid}/task"):
+        text = pathlib.Path(f"/proc/{pid}/task/{task}/status").read_text()
+        total += int(text.split("\nvoluntary_ctxt_switches:")[1].split()[0])
+    return total
+
+
+def test_an_idle_worker_is_small_and_sleeps(mandor, plain_binary):
+    with mandor.worker() as worker:
+        job = mandor.add("true")
+        mandor.wait_state(job, "completed")
+        before = {pid: switches(pid) for pid in (worker.pid, worker.guard_pid)}
+        seconds = 5
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(0.2)
+        woken = sum(switches(pid) - count for pid, count in before.items()) / seconds
+        assert woken < 15, f"{woken} wake-ups a second"
+        assert rss_bytes(worker.pid) < 14 << 20, rss_bytes(worker.pid)
+        assert pss_bytes(worker.pid) + pss_bytes(worker.guard_pid) < 10 << 20
+
+
+def test_an_idle_worker_uses_no_cpu(mandor, plain_binary):
+    def ticks(pid):
+        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return int(fields[11]) + int(fields[12])
+
+    with mandor.worker() as worker:
+        mandor.wait_state(mandor.add("true"), "completed")
+        before = ticks(worker.pid) + ticks(worker.guard_pid)
+        end = time.monotonic() + 4
+        while time.monotonic() < end:
+            time.sleep(0.2)
+        assert ticks(worker.pid) + ticks(worker.guard_pid) - before <= 8  # 2 % of one core
+
+
+def test_starting_is_quick(mandor, plain_binary):
+    times = []
+    for _ in range(10):
+        start = time.monotonic()
+        mandor.ok("--version")
+        times.append(time.monotonic() - start)
+    assert sorted(times)[5] < 0.1, times
+
+
+def test_killmode_mixed_lets_the_guard_drain_R39(mandor):
+    """systemd's KillMode=mixed: TERM to the main process only; at the end KILL to the whole control group."""
+    gate = mandor.tmp / "gate"
+    with mandor.worker() as worker:
+        job = mandor.add(*sh(f"until [ -e {gate} ]; do sleep 0.02; done"))
+        mandor.wait_phase(job, "running")
+        os.kill(worker.guard_pid, signal.SIGTERM)
+        gate.touch()
+        assert worker.wait(20) == 0
+    assert mandor.show(job)["state"] == "completed"
+
+
+def test_killmode_control_group_leaves_no_orphan_and_no_false_failure_R39(mandor):
+    """The other setting: TERM to every process of the group at once, jobs included."""
+    (mandor.tmp / "m.yaml").write_text("shutdown_timeout: 500ms\n")
+    with mandor.worker("--config", mandor.tmp / "m.yaml") as worker:
+        job = mandor.add("sleep", "600", attempts=3, backoff={"type": "fixed", "delay": "1h"})
+        mandor.wait_phase(job, "running")
+        pid = worker.pid
+        for target in (worker.guard_pid, pid, *tree(pid)):
+            try:
+                os.kill(target, signal.SIGTERM)
+            except ProcessLookupError:
+                pass
+        worker.wait(20)
+        assert not mandor.left()
+    assert mandor.show(job)["state"] in ("waiting", "delayed")
+
+
+def test_the_unit_file_says_what_the_guard_needs_R39():
+    units = list(ROOT.rglob("mandor*.service*"))
+    units = [u for u in units if "build" not in u.parts]
+    if not units:
+        pytest.skip("no unit file in the tree")
+    text = "\n".join(u.read_text() for u in units)
+    assert "KillMode=mixed" in text and "Delegate=" in text
+
+
+def test_logs_f_shows_what_is_there_and_then_what_comes(mandor):
+    gate = mandor.tmp / "gate"
+    job = mandor.add(*sh(f"echo one; until [ -e {gate} ]; do sleep 0.02; done; echo two; until [ -e {gate}2 ]; do sleep 0.02; done; echo three"))
+    with mandor.worker():
+        mandor.wait_phase(job, "running")
+        proc = mandor.popen("logs", "-f", job, stdout=subprocess.PIPE)
+        read_until(proc.stdout.fileno(), b"one\n")
+        gate.touch()
+        read_until(proc.stdout.fileno(), b"two\n")
+        pathlib.Path(f"{gate}2").touch()
+        read_until(proc.stdout.fileno(), b"three\n")
+        assert proc.wait(20) == 0
+        proc.stdout.close()
+
+
+def test_logs_of_an_earlier_attempt_can_be_asked_for(mandor):
+    job = mandor.add(*sh('echo "attempt $MANDOR_ATTEMPT" >&2; [ "$MANDOR_ATTEMPT" = 2 ]'), attempts=2, backoff={"type": "fixed", "delay": "10ms"})
+    mandor.drain()
+    assert mandor.logs_of(job, "--stderr") == b"attempt 2\n"
+    assert mandor.logs_of(job, "--stderr", "--attempt", "1") == b"attempt 1\n"
+
+
+def test_top_shows_the_running_job_on_a_terminal(mandor):
+    gate = mandor.tmp / "gate"
+    with mandor.worker():
+        job = mandor.add(*sh(f"until [ -e {gate} ]; do sleep 0.02; done"))
+        mandor.wait_phase(job, "running")
+        master, slave = pty.openpty()
+        proc = mandor.popen("top", stdin=slave, stdout=slave, stderr=slave, env={"TERM": "xterm"})
+        os.close(slave)
+        read_until(master, job.encode()[-8:], 15)
+        proc.send_signal(signal.SIGINT)
+        wait_for(lambda: proc.poll() is not None, 10, "top to end on ^C")
+        os.close(master)
+        gate.touch()
+        mandor.wait_state(job, "completed")
+
+
+def test_stats_json_is_one_value(mandor):
+    mandor.add("true")
+    value = mandor.stats()
+    assert value["queues"]["default"]["waiting"] == 1
+
+
+def test_log_lines_carry_job_and_attempt(mandor):
+    job = mandor.add("false")
+    done = mandor.drain()
+    assert any(job in line and "attempt" in line for line in done.complaint.splitlines()), done.complaint
+
+
+def test_json_log_lines_are_json(mandor):
+    (mandor.tmp / "m.yaml").write_text("log_format: json\n")
+    mandor.add("false")
+    done = mandor.drain("--config", mandor.tmp / "m.yaml")
+    for line in done.complaint.splitlines():
+        assert isinstance(json.loads(line), dict), line
+
+
+def test_no_colour_and_no_control_characters_off_a_terminal(mandor):
+    job = mandor.add("true")
+    mandor.drain(env={"NO_COLOR": None})
+    for command in (("ls",), ("show", job), ("stats",), ("doctor",), ("--help",)):
+        done = mandor.run(*command, env={"NO_COLOR": None})
+        assert b"\x1b" not in done.out, command
+
+
+def test_control_characters_of_a_job_do_not_reach_the_terminal_by_way_of_show(mandor):
+    job = mandor.add(*sh("printf '\\033[31mred\\007' >&2; exit 1"))
+    mandor.drain()
+    assert b"\x1b" not in mandor.run("show", job).out
+
+
+def test_sigusr2_switches_debug_lines_on_and_off(mandor):
+    with mandor.worker() as worker:
+        mandor.wait_state(mandor.add("true"), "completed")
+        size = len(worker.stderr)
+        worker.signal(signal.SIGUSR2)
+        mandor.wait_state(mandor.add("true"), "completed")
+        wait_for(lambda: "debug" in worker.stderr[size:].lower(), 10)
+
+
+def test_a_second_worker_of_the_same_broker_does_not_disturb_the_first(mandor):
+    with mandor.worker() as first:
+        wait_for(lambda: len(mandor.stats()["workers"]) == 1, 10)
+        with mandor.worker():
+            wait_for(lambda: len(mandor.stats()["workers"]) == 2, 10)
+        wait_for(lambda: len(mandor.stats()["workers"]) == 1, 10)
+        assert first.running()
+        mandor.wait_state(mandor.add("true"), "completed")
