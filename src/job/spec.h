@@ -43,6 +43,7 @@ struct spec_limits { /* 0 = none */
 struct spec {
     uint32_t magic;
     enum spec_kind kind;
+    uint64_t given; /* bit i: row i of options.def was written down, by the job or its queue */
     struct spec_str *argv; /* SPEC_EXEC: argc >= 1 of them */
     size_t argc;
     char *pool;     /* SPEC_POOL */
@@ -87,7 +88,8 @@ struct spec {
 MUST_CHECK int spec_from_json(const json_t *job, const json_t *defaults, struct spec **ret,
                               struct mandor_err *err);
 
-/* The canonical JSON of spec: only what differs from the defaults, plus exec/pool/python.  New reference. */
+/* The canonical JSON of spec: what was given (even when it equals the default: a queue's own default must not win over it
+ * later), and what differs from the defaults.  New reference or NULL. */
 json_t *spec_to_json(const struct spec *spec);
 
 struct spec *spec_free(struct spec *spec);
@@ -95,6 +97,13 @@ DEFINE_CLEANUP(struct spec *, spec_free)
 
 /* Check queue options alone (mandor.yaml): each key known, its value of the right form, allowed on a queue. */
 MUST_CHECK int spec_check_defaults(const json_t *defaults, struct mandor_err *err);
+
+/* Check one option's value (key as in options.def: "limits.memory").  Messages do not repeat the key.
+ * Returns 0, -ENOENT (no such key), -EINVAL, -ENOMEM. */
+MUST_CHECK int spec_check_value(const char *key, const json_t *value, struct mandor_err *err);
+/* JSON of what was written as plain text on a command line or in YAML, checked.  text NULL: "true" of an OPT_BOOL.
+ * Returns as spec_check_value(); *ret is a new reference. */
+MUST_CHECK int spec_value_from_text(const char *key, const char *text, json_t **ret, struct mandor_err *err);
 
 /* ---- options.def at run time: for --help, the option parser, completion and the man page ---- */
 
@@ -119,7 +128,7 @@ struct spec_option {
     const char *choices; /* OPT_ENUM */
     const char *fallback;/* default as text, for help; "" = none */
     const char *flag;    /* "timeout" for --timeout; NULL = JSON only */
-    const char *arg;     /* "D", "S", "SINK": the argument's name in help */
+    const char *arg;     /* "D", "S", "SINK": the argument's name in help; NULL (OPT_BOOL): none, or =false */
     bool on_queue;       /* may stand on a queue in mandor.yaml */
     const char *help;    /* one sentence, no full stop */
 };
@@ -129,8 +138,8 @@ const struct spec_option *spec_options(size_t *ret_count);
  * Returns 0, -ENOENT (no such flag), -EINVAL (*err says what was expected). */
 MUST_CHECK int spec_set_flag(json_t *job, const char *flag, const char *text, struct mandor_err *err);
 
-/* Fill {id} {queue} {attempt} {stream} in a sink or stdin URL ("{{" is a brace); values percent-encode "/" and a
- * leading ".".  Returns malloc'ed text or NULL with *err set (-EINVAL unknown placeholder, -ENOMEM). */
+/* Fill {id} {queue} {attempt} {stream} in a sink or stdin URL ("{{" is a brace; "inline:" is taken as it is); values
+ * percent-encode "/", a leading "." and what would change the URL's meaning ("%?#&", control characters).  Returns malloc'ed text or NULL with *err set (-EINVAL unknown placeholder, -ENOMEM). */
 char *spec_expand(const char *template_text, const char *id, const char *queue, int64_t attempt,
                   const char *stream, struct mandor_err *err);
 

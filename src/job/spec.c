@@ -1,0 +1,309 @@
+/* spec.c - contract in spec.h.  What one option means is in option.c; here: which options may stand where, and together. */
+#include "job/spec.h"
+
+#include <stdio.h>
+
+#include "base/buf.h"
+#include "base/json.h"
+#include "base/units.h"
+#include "job/option.h"
+
+#define NAMES_MAX 64
+
+/* Names that may stand at one place: at the top (group NULL) or in a group such as "limits". */
+struct names {
+    const char *list[NAMES_MAX];
+    char first[NAMES_MAX][32];
+    size_t count;
+};
+
+static bool listed(const struct names *names, const char *name)
+{
+    for (size_t i = 0; i < names->count; i++)
+        if (str_eq(names->list[i], name))
+            return true;
+    return false;
+}
+
+static void collect(const char *group, bool on_queue, struct names *names)
+{
+    size_t count;
+    const struct spec_option *options = spec_options(&count);
+
+    names->count = 0;
+    for (size_t i = 0; i < count; i++) {
+        const char *key = options[i].key, *dot = strchr(key, '.'), *name = key;
+        if (on_queue && !options[i].on_queue)
+            continue;
+        if (group != NULL) {
+            size_t len = strlen(group);
+            if (dot == NULL || (size_t)(dot - key) != len || memcmp(key, group, len) != 0)
+                continue;
+            name = dot + 1;
+        } else if (dot != NULL) {
+            char *first = names->first[names->count];
+            (void)snprintf(first, sizeof names->first[0], "%.*s", (int)(dot - key), key);
+            name = first;
+        }
+        if (!listed(names, name)) {
+            BUG_ON(names->count >= NAMES_MAX);
+            names->list[names->count++] = name;
+        }
+    }
+}
+
+static int unknown_key(const char *key, const char *place, const struct names *names,
+                       struct mandor_err *err)
+{
+    const char *nearest = units_nearest(key, names->list, names->count);
+
+    if (nearest != NULL)
+        return err_set(err, -EINVAL, FAULT_CALLER, "unknown key '%.60s' in %s, did you mean '%s'?",
+                       key, place, nearest);
+    return err_set(err, -EINVAL, FAULT_CALLER, "unknown key '%.60s' in %s", key, place);
+}
+
+static bool is_group(const char *name)
+{
+    return str_eq(name, "backoff") || str_eq(name, "limits");
+}
+
+/* Are all keys of object known at this place? */
+static int check_keys(const json_t *object, const char *group, bool on_queue, const char *place,
+                      struct mandor_err *err)
+{
+    struct names names;
+    const char *key;
+    json_t *value;
+
+    collect(group, on_queue, &names);
+    json_object_foreach((json_t *)object, key, value)
+    {
+        if (!listed(&names, key)) {
+            if (group == NULL && on_queue && option_by_key(key) >= 0)
+                return err_set(err, -EINVAL, FAULT_CALLER, "key '%s' belongs to a job, not to %s",
+                               key, place);
+            return unknown_key(key, place, &names, err);
+        }
+        if (group != NULL || !is_group(key))
+            continue;
+        if (!json_is_object(value))
+            return err_set(err, -EINVAL, FAULT_CALLER, "%s: expected an object", key);
+        int r = check_keys(value, key, on_queue, key, err);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* env of job over that of the queue; new reference or NULL. */
+static json_t *merged_env(const json_t *job, const json_t *defaults)
+{
+    json_t *both = json_copy((json_t *)defaults);
+
+    if (json_object_update(both, (json_t *)job) < 0) {
+        json_decref(both);
+        return NULL;
+    }
+    return both;
+}
+
+static int store_one(int row, const json_t *job, const json_t *defaults, struct spec *spec,
+                     struct mandor_err *err)
+{
+    size_t count;
+    const struct spec_option *option = &spec_options(&count)[row];
+    const json_t *own = option_lookup(row, job);
+    const json_t *queues = option->on_queue ? option_lookup(row, defaults) : NULL;
+    SCOPED_JSON *both = NULL;
+
+    if (own == NULL && queues == NULL)
+        return option_store_default(row, spec);
+    spec->given |= UINT64_C(1) << row;
+    if (option->type == OPT_ENV && json_is_object(own) && json_is_object(queues)) {
+        both = merged_env(own, queues);
+        if (both == NULL)
+            return err_set(err, -ENOMEM, FAULT_HOST, "merge env");
+        own = both;
+    }
+    int r = option_store(row, own != NULL ? own : queues, spec, err);
+    return r < 0 ? option_wrap(err, r, option->key) : 0;
+}
+
+static int check_python(const json_t *python, struct mandor_err *err)
+{
+    static const struct names known = { .list = { "code", "params", "packages", "runtime" },
+                                        .count = 4 };
+    const json_t *packages = json_object_get(python, "packages");
+    const json_t *runtime = json_object_get(python, "runtime");
+    const char *key;
+    json_t *value;
+
+    if (!json_is_object(python))
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "python: expected an object {\"code\": \"...\"}");
+    json_object_foreach((json_t *)python, key, value) if (!listed(&known, key)) return unknown_key(
+        key, "python", &known, err);
+    if (!json_is_string(json_object_get(python, "code")))
+        return err_set(err, -EINVAL, FAULT_CALLER, "python.code: expected the program's text");
+    if (runtime != NULL && !json_is_string(runtime))
+        return err_set(err, -EINVAL, FAULT_CALLER, "python.runtime: expected a runtime's name");
+    if (packages != NULL && !json_is_array(packages))
+        return err_set(err, -EINVAL, FAULT_CALLER, "python.packages: expected an array of names");
+    for (size_t i = 0; i < json_array_size(packages); i++)
+        if (!json_is_string(json_array_get(packages, i)))
+            return err_set(err, -EINVAL, FAULT_CALLER, "python.packages[%zu]: expected a name", i);
+    return 0;
+}
+
+/* Exactly one of exec, pool (with data) and python. */
+static int decide_kind(struct spec *spec, struct mandor_err *err)
+{
+    int kinds = (spec->argv != NULL) + (spec->pool != NULL) + (spec->python != NULL);
+
+    if (kinds == 0)
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "nothing to run, expected exactly one of 'exec', 'pool', 'python'");
+    if (kinds > 1)
+        return err_set(
+            err, -EINVAL, FAULT_CALLER,
+            "more than one thing to run (%s%s%s), expected exactly one of 'exec', 'pool', 'python'",
+            spec->argv != NULL ? "exec" : "pool", spec->argv && spec->pool ? ", pool" : "",
+            spec->python != NULL ? ", python" : "");
+    if (spec->data != NULL && spec->pool == NULL)
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "data: belongs to 'pool', expected it only there");
+
+    spec->kind = spec->argv != NULL ? SPEC_EXEC : spec->pool != NULL ? SPEC_POOL : SPEC_PYTHON;
+    return spec->python != NULL ? check_python(spec->python, err) : 0;
+}
+
+/* A delay above the default maximum raises it; above a maximum that somebody wrote it is a contradiction. */
+static int check_backoff(struct spec *spec, bool max_given, struct mandor_err *err)
+{
+    char delay[UNITS_TEXT_SIZE], max[UNITS_TEXT_SIZE];
+
+    if (spec->backoff != BACKOFF_EXPONENTIAL || spec->backoff_delay_ms <= spec->backoff_max_ms)
+        return 0;
+    if (max_given)
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "backoff.max: %s is shorter than backoff.delay %s, expected at least that",
+                       units_print_duration(spec->backoff_max_ms, max),
+                       units_print_duration(spec->backoff_delay_ms, delay));
+    spec->backoff_max_ms = spec->backoff_delay_ms;
+    return 0;
+}
+
+static const char *kind_of_json(const json_t *json)
+{
+    switch (json_typeof(json)) {
+    case JSON_ARRAY:
+        return "an array";
+    case JSON_STRING:
+        return "a string";
+    case JSON_INTEGER:
+    case JSON_REAL:
+        return "a number";
+    default:
+        return "something else";
+    }
+}
+
+/* Fill all fields of spec. */
+static int fill(struct spec *spec, const json_t *job, const json_t *defaults,
+                struct mandor_err *err)
+{
+    int max_row = option_by_key("backoff.max");
+    bool max_given =
+        option_lookup(max_row, job) != NULL || option_lookup(max_row, defaults) != NULL;
+    int r = 0;
+
+    for (size_t row = 0; row < option_count() && r == 0; row++)
+        r = store_one((int)row, job, defaults, spec, err);
+    return r < 0 ? r : check_backoff(spec, max_given, err);
+}
+
+int spec_from_json(const json_t *job, const json_t *defaults, struct spec **ret,
+                   struct mandor_err *err)
+{
+    if (!json_is_object(job))
+        return err_set(err, -EINVAL, FAULT_CALLER, "a job must be a JSON object, got %s",
+                       job != NULL ? kind_of_json(job) : "nothing");
+    int r = check_keys(job, NULL, false, "job", err);
+    if (r < 0)
+        return r;
+
+    SCOPED(spec_free) struct spec *spec = calloc(1, sizeof *spec);
+    if (spec == NULL)
+        return err_set(err, -ENOMEM, FAULT_HOST, "make a job");
+    spec->magic = SPEC_MAGIC;
+    r = fill(spec, job, defaults, err);
+    if (r == 0)
+        r = decide_kind(spec, err);
+    if (r < 0)
+        return r;
+
+    *ret = STEAL(spec);
+    return 0;
+}
+
+struct spec *spec_free(struct spec *spec)
+{
+    if (spec == NULL)
+        return NULL;
+    OBJ_CHECK(spec, SPEC_MAGIC);
+
+    for (size_t row = 0; row < option_count(); row++)
+        option_drop((int)row, spec);
+    OBJ_FINI(spec);
+    free(spec);
+    return NULL;
+}
+
+int spec_check_defaults(const json_t *defaults, struct mandor_err *err)
+{
+    if (!json_is_object(defaults))
+        return err_set(err, -EINVAL, FAULT_CALLER, "queue options must be an object");
+    int r = check_keys(defaults, NULL, true, "queue", err);
+    if (r < 0)
+        return r;
+
+    SCOPED(spec_free) struct spec *scratch = calloc(1, sizeof *scratch);
+    if (scratch == NULL)
+        return err_set(err, -ENOMEM, FAULT_HOST, "check queue options");
+    scratch->magic = SPEC_MAGIC;
+    return fill(scratch, defaults, NULL, err);
+}
+
+int spec_check_value(const char *key, const json_t *value, struct mandor_err *err)
+{
+    int row = option_by_key(key);
+    if (row < 0)
+        return err_set(err, -ENOENT, FAULT_CALLER, "unknown key '%.60s'", key);
+
+    SCOPED(spec_free) struct spec *scratch = calloc(1, sizeof *scratch);
+    if (scratch == NULL)
+        return err_set(err, -ENOMEM, FAULT_HOST, "check a job option");
+    scratch->magic = SPEC_MAGIC;
+    return option_store(row, value, scratch, err);
+}
+
+int spec_value_from_text(const char *key, const char *text, json_t **ret, struct mandor_err *err)
+{
+    SCOPED_JSON *value = NULL;
+    size_t count;
+    int row = option_by_key(key);
+
+    if (row < 0)
+        return err_set(err, -ENOENT, FAULT_CALLER, "unknown key '%.60s'", key);
+    if (spec_options(&count)[row].type == OPT_ARGV)
+        return err_set(err, -EINVAL, FAULT_CALLER, "expected an array of strings");
+    int r = option_from_text(row, text, &value, err);
+    if (r == 0)
+        r = spec_check_value(key, value, err);
+    if (r < 0)
+        return r;
+
+    *ret = STEAL(value);
+    return 0;
+}
