@@ -34,13 +34,16 @@ struct config {
  * /etc/mandor/mandor.yaml; none of them: the defaults.  ${NAME} comes from the environment.
  * Errors name "file:line:key: what was wrong, what was expected", with the nearest known key. */
 MUST_CHECK int config_load(const char *path, struct config **ret, struct mandor_err *err);
+/* The same from memory; name: what messages call it, {file: PATH} is relative to its directory. */
+MUST_CHECK int config_parse(const char *name, const char *text, size_t len, struct config **ret,
+                            struct mandor_err *err);
 struct config *config_free(struct config *config);
 DEFINE_CLEANUP(struct config *, config_free)
 
 /* The queue's own settings, or the defaults for a queue that the configuration does not name.  Never NULL. */
 const struct config_queue *config_queue(const struct config *config, const char *name);
 
-/* params.def rows for man page and docs. */
+/* params.def rows for man page and docs; a queue's own keys as "queues.NAME.weight". */
 struct config_param {
     const char *key, *type, *fallback, *help;
 };

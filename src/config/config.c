@@ -1,0 +1,735 @@
+/* config.c - contract in config.h.
+ *
+ *     file ──tree_parse──▶ tree with lines ──params.def, job/options.def──▶ struct config
+ *
+ * `struct place` walks along: it knows file, line and key, so that every message can say where.
+ */
+#include "config/config.h"
+
+#include <limits.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/buf.h"
+#include "base/json.h"
+#include "base/units.h"
+#include "config/scalar.h"
+#include "config/tree.h"
+#include "job/spec.h"
+
+#define FILE_BYTES_MAX ((size_t)1 << 20)
+#define KEYS_MAX       ((size_t)96)
+
+enum param_type {
+    PARAM_TEXT,
+    PARAM_INT,
+    PARAM_DURATION,
+    PARAM_SIZE,
+    PARAM_CHOICE,
+    PARAM_NAMES,
+    PARAM_KEEP,
+    PARAM_QUEUES,
+};
+
+struct param {
+    const char *key;
+    enum param_type type;
+    size_t offset;
+    const char *choices, *fallback;
+    struct {
+        int64_t min, max;
+    } range;
+};
+
+/* The range comes last: its braces hold a comma. */
+#define ROW(key_, type_, object_, field_, choices_, fallback_, ...)                     \
+    {                                                                                   \
+        .key = key_, .type = PARAM_##type_, .offset = offsetof(struct object_, field_), \
+        .choices = choices_, .fallback = fallback_, .range = __VA_ARGS__                \
+    }
+
+static const struct param top_params[] = {
+#define PARAM(key, type, field, choices, fallback, range_, help) \
+    ROW(key, type, config, field, choices, fallback, range_),
+#define QUEUE_PARAM(key, type, field, choices, fallback, range_, help)
+#include "config/params.def"
+#undef PARAM
+#undef QUEUE_PARAM
+};
+
+static const struct param queue_params[] = {
+#define PARAM(key, type, field, choices, fallback, range_, help)
+#define QUEUE_PARAM(key, type, field, choices, fallback, range_, help) \
+    ROW(key, type, config_queue, field, choices, fallback, range_),
+#include "config/params.def"
+#undef PARAM
+#undef QUEUE_PARAM
+};
+
+_Static_assert(offsetof(struct config_queue, keep_completed_count) ==
+                       offsetof(struct config_queue, keep_completed_ms) + sizeof(int64_t) &&
+                   offsetof(struct config_queue, keep_failed_count) ==
+                       offsetof(struct config_queue, keep_failed_ms) + sizeof(int64_t),
+               "PARAM_KEEP: the count stands right behind the age");
+
+/* ---- where we are ---- */
+
+struct place {
+    const char *file, *dir;
+    int line;
+    char key[160]; /* "queues.transcode.timeout" */
+    struct mandor_err *err;
+};
+
+static struct place below(const struct place *place, const char *key, int line)
+{
+    struct place inner = *place;
+
+    int n = snprintf(inner.key, sizeof inner.key, "%s%s%.60s", place->key,
+                     place->key[0] != '\0' ? "." : "", key);
+    if (n >= (int)sizeof inner.key)
+        memcpy(inner.key + sizeof inner.key - 4, "...", 4);
+    inner.line = line;
+    return inner;
+}
+
+/* "file:line: key: what". */
+static int bad(const struct place *place, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static int bad(const struct place *place, const char *fmt, ...)
+{
+    char what[sizeof place->err->msg];
+
+    va_list args;
+    va_start(args, fmt);
+    (void)vsnprintf(what, sizeof what, fmt, args);
+    va_end(args);
+    return err_set(place->err, -EINVAL, FAULT_CALLER, "%s:%d: %s%s%s", place->file, place->line,
+                   place->key, place->key[0] != '\0' ? ": " : "", what);
+}
+
+/* Hand on what a function without a place said. */
+static int failed(const struct place *place, int code, const struct mandor_err *why)
+{
+    if (code == -ENOMEM) {
+        if (place->err != NULL)
+            *place->err = *why;
+        return code;
+    }
+    bool goes_on = why->msg[0] == '[' || why->msg[0] == '.'; /* "env" + ".NAME: …" */
+    return err_set(place->err, -EINVAL, FAULT_CALLER, "%s:%d: %s%s%s", place->file, place->line,
+                   place->key, goes_on || place->key[0] == '\0' ? "" : ": ", why->msg);
+}
+
+static int no_memory(const struct place *place)
+{
+    return err_set(place->err, -ENOMEM, FAULT_HOST, "read the configuration");
+}
+
+static int unknown_key(const struct place *place, const char *key, const char *const *known,
+                       size_t count)
+{
+    const char *nearest = units_nearest(key, known, count);
+
+    return nearest != NULL ? bad(place, "unknown key, did you mean '%s'?", nearest)
+                           : bad(place, "unknown key");
+}
+
+/* ---- values ---- */
+
+/* The text of value. */
+static int get_text(const struct place *place, const struct tree *value, struct buf *ret)
+{
+    struct mandor_err why = { 0 };
+
+    if (tree_is_null(value))
+        return bad(place, "no value, expected one");
+    int r = scalar_text(value, place->dir, ret, &why);
+    return r < 0 ? failed(place, r, &why) : 0;
+}
+
+static int parse_number(const struct param *param, const char *text, int64_t *ret,
+                        struct mandor_err *err)
+{
+    char low[UNITS_TEXT_SIZE], high[UNITS_TEXT_SIZE];
+    int64_t value;
+
+    if (param->type == PARAM_INT)
+        return units_parse_int(text, param->range.min, param->range.max, ret, err);
+
+    bool time = param->type == PARAM_DURATION;
+    int r = time ? units_parse_duration(text, &value, err) : units_parse_size(text, &value, err);
+    if (r < 0)
+        return r;
+    if (value < param->range.min || value > param->range.max) {
+        char *(*print)(int64_t, char *) = time ? units_print_duration : units_print_size;
+        return err_set(err, -EINVAL, FAULT_CALLER, "'%.40s' is out of range, expected %s to %s",
+                       text, print(param->range.min, low), print(param->range.max, high));
+    }
+    *ret = value;
+    return 0;
+}
+
+static bool is_choice(const char *choices, const char *text)
+{
+    size_t len = strlen(text);
+
+    for (const char *at = choices;; at++) {
+        size_t n = strcspn(at, "|");
+        if (n == len && memcmp(at, text, n) == 0)
+            return true;
+        at += n;
+        if (*at == '\0')
+            return false;
+    }
+}
+
+/* Put text into the field of a scalar parameter.  Messages do not name the place. */
+static int store_text(const struct param *param, const char *text, void *field,
+                      struct mandor_err *err)
+{
+    if (param->type == PARAM_INT || param->type == PARAM_DURATION || param->type == PARAM_SIZE)
+        return parse_number(param, text, field, err);
+    if (param->type == PARAM_CHOICE && !is_choice(param->choices, text))
+        return err_set(err, -EINVAL, FAULT_CALLER, "expected one of %s, got '%.40s'",
+                       param->choices, text);
+    if (text[0] == '\0')
+        return err_set(err, -EINVAL, FAULT_CALLER, "empty, expected text");
+
+    char *copy = strdup(text);
+    if (copy == NULL)
+        return err_set(err, -ENOMEM, FAULT_HOST, "read the configuration");
+    free(*(char **)field);
+    *(char **)field = copy;
+    return 0;
+}
+
+static int read_number(const struct place *place, const struct tree *value, enum param_type type,
+                       int64_t max, int64_t *ret)
+{
+    const struct param param = { .type = type, .range = { 0, max } };
+    struct mandor_err why = { 0 };
+    SCOPED_BUF text = { 0 };
+
+    int r = get_text(place, value, &text);
+    if (r < 0)
+        return r;
+    r = parse_number(&param, text.data, ret, &why);
+    return r < 0 ? failed(place, r, &why) : 0;
+}
+
+/* 7d, or {age: 7d, count: 10000}; what is left out has no bound. */
+static int read_keep(const struct place *place, const struct tree *value, int64_t *field)
+{
+    static const char *const known[] = { "age", "count" };
+    const int64_t age_max = INT64_C(36500) * 86400000;
+    int64_t bounds[2] = { 0, 0 };
+    int r = 0;
+
+    if (value->kind != TREE_MAP)
+        r = read_number(place, value, PARAM_DURATION, age_max, &bounds[0]);
+    for (size_t i = 0; value->kind == TREE_MAP && i < value->count && r == 0; i++) {
+        const struct tree_item *item = &value->items[i];
+        struct place inner = below(place, item->key, item->line);
+        if (str_eq(item->key, "age"))
+            r = read_number(&inner, item->value, PARAM_DURATION, age_max, &bounds[0]);
+        else if (str_eq(item->key, "count"))
+            r = read_number(&inner, item->value, PARAM_INT, INT64_MAX, &bounds[1]);
+        else
+            r = unknown_key(&inner, item->key, known, ARRAY_LEN(known));
+    }
+    if (r < 0)
+        return r;
+    memcpy(field, bounds, sizeof bounds);
+    return 0;
+}
+
+static void free_names(char **names)
+{
+    for (size_t i = 0; names != NULL && names[i] != NULL; i++)
+        free(names[i]);
+    free(names);
+}
+
+static int read_names(const struct place *place, const struct tree *value, char ***field)
+{
+    if (value->kind != TREE_LIST)
+        return bad(place, "expected a list of variable names such as [SSL_CERT_FILE]");
+
+    char **names = calloc(value->count + 1, sizeof *names);
+    if (names == NULL)
+        return no_memory(place);
+    free_names(*field);
+    *field = names; /* config_free() ends it, half-filled or not */
+    for (size_t i = 0; i < value->count; i++) {
+        SCOPED_BUF text = { 0 };
+        struct place inner = *place;
+        inner.line = value->items[i].line;
+        int r = get_text(&inner, value->items[i].value, &text);
+        if (r < 0)
+            return r;
+        if (text.len == 0 || strchr(text.data, '=') != NULL)
+            return bad(&inner, "'%.60s' is no variable's name", text.data);
+        if (strncmp(text.data, "MANDOR_", 7) == 0)
+            return bad(&inner,
+                       "'%.60s': names that start with MANDOR_ are mandor's own, jobs get their "
+                       "own values",
+                       text.data);
+        names[i] = buf_steal(&text);
+    }
+    return 0;
+}
+
+/* ---- job options on a queue ---- */
+
+static const struct spec_option *find_option(const char *key)
+{
+    size_t count;
+    const struct spec_option *options = spec_options(&count);
+
+    for (size_t i = 0; i < count; i++)
+        if (str_eq(options[i].key, key))
+            return &options[i];
+    return NULL;
+}
+
+static int read_env(const struct place *place, const struct tree *value, json_t **ret)
+{
+    if (value->kind != TREE_MAP)
+        return bad(place, "expected a mapping of names to values");
+
+    SCOPED_JSON *env = json_object();
+    for (size_t i = 0; i < value->count; i++) {
+        const struct tree_item *item = &value->items[i];
+        struct place inner = below(place, item->key, item->line);
+        SCOPED_BUF text = { 0 };
+        int r = get_text(&inner, item->value, &text);
+        if (r < 0)
+            return r;
+        if (json_object_set_new(env, item->key, json_bytes(text.data, text.len)) < 0)
+            return no_memory(place);
+    }
+    *ret = STEAL(env);
+    return 0;
+}
+
+/* A list of integers: [1, 2], or the command line's "1,2". */
+static int read_ints_text(const struct place *place, const struct tree *value, struct buf *ret)
+{
+    if (value->kind != TREE_LIST)
+        return get_text(place, value, ret);
+
+    if (buf_adds(ret, "") < 0)
+        return no_memory(place);
+    for (size_t i = 0; i < value->count; i++) {
+        struct place inner = *place;
+        inner.line = value->items[i].line;
+        if (i > 0 && buf_adds(ret, ",") < 0)
+            return no_memory(place);
+        int r = get_text(&inner, value->items[i].value, ret);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* The checked JSON value of a job option. */
+static int read_option(const struct place *place, const struct spec_option *option,
+                       const struct tree *value, json_t **ret)
+{
+    struct mandor_err why = { 0 };
+    SCOPED_JSON *json = NULL;
+    SCOPED_BUF text = { 0 };
+    int r;
+
+    if (option->type == OPT_ENV) {
+        r = read_env(place, value, &json);
+        if (r < 0)
+            return r;
+        r = spec_check_value(option->key, json, &why);
+    } else {
+        r = option->type == OPT_INTS ? read_ints_text(place, value, &text)
+                                     : get_text(place, value, &text);
+        if (r < 0)
+            return r;
+        r = spec_value_from_text(option->key, text.data, &json, &why);
+    }
+    if (r < 0)
+        return failed(place, r, &why);
+    *ret = STEAL(json);
+    return 0;
+}
+
+/* What may stand in a queue (group "") or in "limits." or "backoff." there. */
+static size_t queue_keys(const char *group, const char *names[KEYS_MAX], char firsts[KEYS_MAX][32])
+{
+    size_t option_count, count = 0, len = strlen(group);
+    const struct spec_option *options = spec_options(&option_count);
+
+    for (size_t i = 0; len == 0 && i < ARRAY_LEN(queue_params); i++)
+        names[count++] = queue_params[i].key;
+    for (size_t i = 0; i < option_count && count < KEYS_MAX; i++) {
+        if (!options[i].on_queue || strncmp(options[i].key, group, len) != 0)
+            continue;
+        (void)snprintf(firsts[count], sizeof firsts[count], "%.*s",
+                       (int)strcspn(options[i].key + len, "."), options[i].key + len);
+        names[count] = firsts[count];
+        count++;
+    }
+    return count;
+}
+
+static int unknown_queue_key(const struct place *place, const char *key, const char *group)
+{
+    const char *names[KEYS_MAX];
+    char firsts[KEYS_MAX][32];
+
+    return unknown_key(place, key, names, queue_keys(group, names, firsts));
+}
+
+/* Is there an option "key.…"? */
+static bool is_group(const char *key)
+{
+    size_t count, len = strlen(key);
+    const struct spec_option *options = spec_options(&count);
+
+    for (size_t i = 0; i < count; i++)
+        if (strncmp(options[i].key, key, len) == 0 && options[i].key[len] == '.')
+            return true;
+    return false;
+}
+
+static int read_group(const struct place *place, const char *group, const struct tree *value,
+                      json_t *defaults)
+{
+    char prefix[40], key[100];
+    json_t *object = json_object();
+
+    if (json_object_set_new(defaults, group, object) < 0)
+        return no_memory(place);
+    if (value->kind != TREE_MAP)
+        return bad(place, "expected a mapping");
+    (void)snprintf(prefix, sizeof prefix, "%.36s.", group);
+    for (size_t i = 0; i < value->count; i++) {
+        const struct tree_item *item = &value->items[i];
+        struct place inner = below(place, item->key, item->line);
+        json_t *json;
+        (void)snprintf(key, sizeof key, "%s%.56s", prefix, item->key);
+        const struct spec_option *option = find_option(key);
+        if (option == NULL)
+            return unknown_queue_key(&inner, item->key, prefix);
+        int r = read_option(&inner, option, item->value, &json);
+        if (r < 0)
+            return r;
+        if (json_object_set_new(object, item->key, json) < 0)
+            return no_memory(place);
+    }
+    return 0;
+}
+
+static int read_job_option(const struct place *place, const struct tree_item *item,
+                           json_t *defaults)
+{
+    const struct spec_option *option = find_option(item->key);
+    json_t *json;
+
+    if (option == NULL && is_group(item->key))
+        return read_group(place, item->key, item->value, defaults);
+    if (option == NULL || strchr(item->key, '.') != NULL)
+        return unknown_queue_key(place, item->key, "");
+    if (!option->on_queue)
+        return bad(place, "belongs to a job, not to a queue");
+
+    int r = read_option(place, option, item->value, &json);
+    if (r < 0)
+        return r;
+    return json_object_set_new(defaults, item->key, json) < 0 ? no_memory(place) : 0;
+}
+
+/* ---- queues ---- */
+
+static int read_param(const struct place *place, const struct param *param,
+                      const struct tree *value, void *object);
+
+static const struct param *find_param(const struct param *params, size_t count, const char *key)
+{
+    for (size_t i = 0; i < count; i++)
+        if (str_eq(params[i].key, key))
+            return &params[i];
+    return NULL;
+}
+
+static void set_queue_defaults(struct config_queue *queue)
+{
+    queue->weight = 1;
+    queue->keep_completed_ms = INT64_C(7) * 86400000;
+    queue->keep_completed_count = 10000;
+    queue->keep_failed_ms = INT64_C(30) * 86400000;
+}
+
+static int read_queue(const struct place *place, const char *name, const struct tree *value,
+                      struct config_queue *queue)
+{
+    struct mandor_err why = { 0 };
+
+    set_queue_defaults(queue);
+    queue->name = strdup(name);
+    queue->defaults = json_object();
+    if (queue->name == NULL || queue->defaults == NULL)
+        return no_memory(place);
+
+    SCOPED_JSON *named = json_string(name);
+    int r = spec_check_value("queue", named, &why);
+    if (r < 0)
+        return failed(place, r, &why);
+    if (value->kind != TREE_MAP && !tree_is_null(value))
+        return bad(place, "expected a mapping of queue keys and job options, or {}");
+    for (size_t i = 0; i < value->count; i++) {
+        const struct tree_item *item = &value->items[i];
+        struct place inner = below(place, item->key, item->line);
+        const struct param *param = find_param(queue_params, ARRAY_LEN(queue_params), item->key);
+        r = param != NULL ? read_param(&inner, param, item->value, queue)
+                          : read_job_option(&inner, item, queue->defaults);
+        if (r < 0)
+            return r;
+    }
+    r = spec_check_defaults(queue->defaults, &why); /* what must hold between options */
+    return r < 0 ? failed(place, r, &why) : 0;
+}
+
+static int read_queues(const struct place *place, const struct tree *value, struct config *config)
+{
+    if (tree_is_null(value))
+        return 0;
+    if (value->kind != TREE_MAP)
+        return bad(place, "expected a mapping of queue names");
+
+    config->queues = calloc(value->count + 1, sizeof *config->queues);
+    if (config->queues == NULL)
+        return no_memory(place);
+    for (size_t i = 0; i < value->count; i++) {
+        const struct tree_item *item = &value->items[i];
+        struct place inner = below(place, item->key, item->line);
+        int r = read_queue(&inner, item->key, item->value, &config->queues[config->queue_count++]);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* ---- the whole ---- */
+
+static int read_param(const struct place *place, const struct param *param,
+                      const struct tree *value, void *object)
+{
+    struct mandor_err why = { 0 };
+    SCOPED_BUF text = { 0 };
+    void *field = (char *)object + param->offset;
+
+    if (param->type == PARAM_QUEUES)
+        return read_queues(place, value, object);
+    if (param->type == PARAM_NAMES)
+        return read_names(place, value, field);
+    if (param->type == PARAM_KEEP)
+        return read_keep(place, value, field);
+
+    int r = get_text(place, value, &text);
+    if (r < 0)
+        return r;
+    r = store_text(param, text.data, field, &why);
+    return r < 0 ? failed(place, r, &why) : 0;
+}
+
+static int64_t cpu_count(void)
+{
+    cpu_set_t set;
+
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
+        return CPU_COUNT(&set);
+    return MAX((int64_t)sysconf(_SC_NPROCESSORS_ONLN), (int64_t)1); /* more than 1024 CPUs */
+}
+
+static int set_defaults(struct config *config, struct mandor_err *err)
+{
+    config->concurrency = cpu_count();
+    config->env_pass = calloc(1, sizeof *config->env_pass);
+    if (config->env_pass == NULL)
+        return err_set(err, -ENOMEM, FAULT_HOST, "read the configuration");
+
+    for (size_t i = 0; i < ARRAY_LEN(top_params); i++) {
+        const struct param *param = &top_params[i];
+        if (param->fallback[0] == '\0' || param->fallback[0] == '(')
+            continue;
+        int r = store_text(param, param->fallback, (char *)config + param->offset, err);
+        BUG_ON(r < 0 && r != -ENOMEM); /* the table contradicts itself */
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int read_top(const struct place *place, const struct tree *tree, struct config *config)
+{
+    const char *known[ARRAY_LEN(top_params)];
+
+    if (tree->kind != TREE_MAP)
+        return bad(place, "expected a mapping of keys at the top");
+    for (size_t i = 0; i < ARRAY_LEN(top_params); i++)
+        known[i] = top_params[i].key;
+    for (size_t i = 0; i < tree->count; i++) {
+        const struct tree_item *item = &tree->items[i];
+        struct place inner = below(place, item->key, item->line);
+        const struct param *param = find_param(top_params, ARRAY_LEN(top_params), item->key);
+        int r = param != NULL ? read_param(&inner, param, item->value, config)
+                              : unknown_key(&inner, item->key, known, ARRAY_LEN(known));
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int config_new(struct config **ret, struct mandor_err *err)
+{
+    SCOPED(config_free) struct config *config = calloc(1, sizeof *config);
+    if (config == NULL)
+        return err_set(err, -ENOMEM, FAULT_HOST, "read the configuration");
+
+    int r = set_defaults(config, err);
+    if (r < 0)
+        return r;
+    *ret = STEAL(config);
+    return 0;
+}
+
+int config_parse(const char *name, const char *text, size_t len, struct config **ret,
+                 struct mandor_err *err)
+{
+    SCOPED(config_free) struct config *config = NULL;
+    SCOPED(tree_free) struct tree *tree = NULL;
+    const char *slash = strrchr(name, '/');
+
+    SCOPED_FREE char *dir = slash == NULL ? strdup(".") : strndup(name, (size_t)(slash - name) + 1);
+    if (dir == NULL)
+        return err_set(err, -ENOMEM, FAULT_HOST, "read the configuration");
+    int r = config_new(&config, err);
+    if (r < 0)
+        return r;
+    config->path = strdup(name);
+    if (config->path == NULL)
+        return err_set(err, -ENOMEM, FAULT_HOST, "read the configuration");
+    r = tree_parse(name, text, len, &tree, err);
+    if (r < 0)
+        return r;
+    r = read_top(&(struct place){ .file = name, .dir = dir, .line = tree->line, .err = err }, tree,
+                 config);
+    if (r < 0)
+        return r;
+
+    *ret = STEAL(config);
+    return 0;
+}
+
+static int load_file(const char *path, struct config **ret, struct mandor_err *err)
+{
+    SCOPED_BUF text = { 0 };
+
+    int r = scalar_read_file(path, FILE_BYTES_MAX, false, &text);
+    if (r == -EFBIG)
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "configuration '%.120s' is longer than %zu bytes, is it the right file?",
+                       path, FILE_BYTES_MAX);
+    if (r <
+        0) /* whoever named the file is to act, so not FAULT_HOST; the reason is said all the same */
+        return err_set(err, r == -ENOMEM ? r : -EINVAL, FAULT_CALLER, "configuration '%.120s': %s",
+                       path, strerrordesc_np(-r));
+    return config_parse(path, text.data, text.len, ret, err);
+}
+
+/* The n-th place to look in, malloc'ed; NULL where there is none of that kind. */
+static char *standard_path(int n)
+{
+    const char *xdg = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+    SCOPED_BUF path = { 0 };
+    int r = -ENOENT;
+
+    if (n == 1)
+        r = buf_adds(&path, "/etc/mandor/mandor.yaml");
+    else if (xdg != NULL && xdg[0] == '/')
+        r = buf_addf(&path, "%s/mandor/mandor.yaml", xdg);
+    else if (home != NULL && home[0] == '/')
+        r = buf_addf(&path, "%s/.config/mandor/mandor.yaml", home);
+    return r == 0 ? buf_steal(&path) : NULL;
+}
+
+int config_load(const char *path, struct config **ret, struct mandor_err *err)
+{
+    const char *named = path != NULL ? path : getenv("MANDOR_CONFIG");
+    if (named != NULL && named[0] != '\0')
+        return load_file(named, ret, err);
+
+    for (int n = 0; n < 2; n++) {
+        SCOPED_FREE char *standard = standard_path(n);
+        if (standard == NULL ||
+            (access(standard, F_OK) < 0 && (errno == ENOENT || errno == ENOTDIR)))
+            continue;
+        return load_file(standard, ret, err);
+    }
+    return config_new(ret, err);
+}
+
+struct config *config_free(struct config *config)
+{
+    if (config == NULL)
+        return NULL;
+
+    for (size_t i = 0; i < config->queue_count; i++) {
+        free(config->queues[i].name);
+        json_decref(config->queues[i].defaults);
+    }
+    free(config->queues);
+    free_names(config->env_pass);
+    free(config->containment);
+    free(config->log_format);
+    free(config->broker);
+    free(config->path);
+    free(config);
+    return NULL;
+}
+
+const struct config_queue *config_queue(const struct config *config, const char *name)
+{
+    static const struct config_queue unnamed = {
+        .weight = 1,
+        .keep_completed_ms = INT64_C(7) * 86400000,
+        .keep_completed_count = 10000,
+        .keep_failed_ms = INT64_C(30) * 86400000,
+    };
+
+    for (size_t i = 0; i < config->queue_count; i++)
+        if (str_eq(config->queues[i].name, name))
+            return &config->queues[i];
+    return &unnamed;
+}
+
+const struct config_param *config_params(size_t *ret_count)
+{
+#define TYPE_TEXT     "text"
+#define TYPE_INT      "integer"
+#define TYPE_DURATION "duration"
+#define TYPE_SIZE     "size"
+#define TYPE_CHOICE   "choice"
+#define TYPE_NAMES    "list"
+#define TYPE_KEEP     "duration, or {age, count}"
+#define TYPE_QUEUES   "mapping"
+    static const struct config_param params[] = {
+#define PARAM(key, type, field, choices, fallback, range, help) \
+    { key, (choices) != NULL ? (choices) : TYPE_##type, fallback, help },
+#define QUEUE_PARAM(key, type, field, choices, fallback, range, help) \
+    { "queues.NAME." key, TYPE_##type, fallback, help },
+#include "config/params.def"
+#undef PARAM
+#undef QUEUE_PARAM
+    };
+    *ret_count = ARRAY_LEN(params);
+    return params;
+}

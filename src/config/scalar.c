@@ -1,0 +1,136 @@
+/* scalar.c - contract in scalar.h. */
+#include "config/scalar.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#define SECRET_BYTES_MAX ((size_t)64 << 10)
+
+static int read_all(int fd, size_t max, struct buf *ret)
+{
+    for (;;) {
+        int r = buf_reserve(ret, 4096);
+        if (r < 0)
+            return r;
+        ssize_t n = RETRY_EINTR(read(fd, ret->data + ret->len, 4096));
+        if (n < 0)
+            return -errno;
+        if (n == 0)
+            return 0;
+        ret->len += (size_t)n;
+        ret->data[ret->len] = '\0';
+        if (ret->len > max)
+            return -EFBIG;
+    }
+}
+
+int scalar_read_file(const char *path, size_t max, bool regular_only, struct buf *ret)
+{
+    struct stat st;
+
+    /* O_NONBLOCK: a FIFO in the place of a secret must not hold us up; regular files do not care */
+    SCOPED_FD fd = open(path, O_RDONLY | O_CLOEXEC | (regular_only ? O_NONBLOCK | O_NOCTTY : 0));
+    if (fd < 0)
+        return -errno;
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    if (S_ISDIR(st.st_mode))
+        return -EISDIR;
+    if (regular_only && !S_ISREG(st.st_mode))
+        return -EINVAL;
+
+    int r = buf_reserve(ret, 0);
+    return r < 0 ? r : read_all(fd, max, ret);
+}
+
+static int no_memory(struct mandor_err *err)
+{
+    return err_set(err, -ENOMEM, FAULT_HOST, "read the configuration");
+}
+
+/* Append the value of the variable that starts behind "${"; returns what is behind its "}", or NULL with *err. */
+static const char *add_variable(const char *at, struct buf *ret, struct mandor_err *err)
+{
+    char name[128];
+    size_t len = strcspn(at, "}");
+
+    if (at[len] == '\0' || len == 0 || len >= sizeof name) {
+        (void)err_set(err, -EINVAL, FAULT_CALLER,
+                      "'${%.40s' is no variable, expected ${NAME}, or $$ for a dollar sign", at);
+        return NULL;
+    }
+    memcpy(name, at, len);
+    name[len] = '\0';
+    const char *value = getenv(name);
+    if (value == NULL) {
+        (void)err_set(err, -EINVAL, FAULT_CALLER,
+                      "variable '%.80s' is not set, expected it in the environment", name);
+        return NULL;
+    }
+    if (buf_adds(ret, value) < 0) {
+        (void)no_memory(err);
+        return NULL;
+    }
+    return at + len + 1;
+}
+
+int scalar_expand(const char *text, struct buf *ret, struct mandor_err *err)
+{
+    if (buf_reserve(ret, 0) < 0)
+        return no_memory(err);
+
+    for (const char *at = text; *at != '\0';) {
+        size_t len = strcspn(at, "$");
+        if (len == 0 && at[1] == '{') {
+            at = add_variable(at + 2, ret, err);
+            if (at == NULL)
+                return err != NULL ? err->code : -EINVAL;
+            continue;
+        }
+        /* a run without "$"; or one "$", that of "$$" or one that means itself */
+        if (buf_add(ret, at, len > 0 ? len : 1) < 0)
+            return no_memory(err);
+        at += len > 0 ? len : at[1] == '$' ? 2u : 1u;
+    }
+    return 0;
+}
+
+static int read_secret(const char *path, struct buf *ret, struct mandor_err *err)
+{
+    SCOPED_BUF secret = { 0 };
+
+    int r = scalar_read_file(path, SECRET_BYTES_MAX, true, &secret);
+    if (r == -EFBIG)
+        return err_set(err, -EINVAL, FAULT_CALLER, "file '%.100s' is longer than %zu bytes", path,
+                       SECRET_BYTES_MAX);
+    if (r == -EINVAL)
+        return err_set(err, r, FAULT_CALLER, "'%.100s' is no regular file", path);
+    if (r < 0)
+        return err_set(err, r, FAULT_HOST, "file '%.100s'", path);
+    if (memchr(secret.data, '\0', secret.len) != NULL)
+        return err_set(err, -EINVAL, FAULT_CALLER, "file '%.100s' holds a NUL, expected text",
+                       path);
+
+    size_t len = secret.len;
+    if (len > 0 && secret.data[len - 1] == '\n') /* editors add it, nobody means it */
+        len--;
+    return buf_add(ret, secret.data, len) < 0 ? no_memory(err) : 0;
+}
+
+int scalar_text(const struct tree *tree, const char *dir, struct buf *ret, struct mandor_err *err)
+{
+    SCOPED_BUF file = { 0 }, path = { 0 };
+
+    if (tree->kind == TREE_SCALAR)
+        return scalar_expand(tree->text, ret, err);
+    if (tree->kind != TREE_MAP || tree->count != 1 || !str_eq(tree->items[0].key, "file") ||
+        tree->items[0].value->kind != TREE_SCALAR)
+        return err_set(err, -EINVAL, FAULT_CALLER, "expected one value, or {file: PATH}, got a %s",
+                       tree->kind == TREE_LIST ? "list" : "mapping");
+
+    int r = scalar_expand(tree->items[0].value->text, &file, err);
+    if (r < 0)
+        return r;
+    r = file.data[0] == '/' ? buf_adds(&path, file.data) : buf_addf(&path, "%s/%s", dir, file.data);
+    return r < 0 ? no_memory(err) : read_secret(path.data, ret, err);
+}
