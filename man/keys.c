@@ -1,4 +1,5 @@
 /* keys.c - prints the keys of mandor.yaml as scdoc, from the tables that the parser uses.  Runs at build time only. */
+#include <ctype.h>
 #include <stdio.h>
 
 #include "config/config.h"
@@ -54,8 +55,8 @@ static void print_key(const char *key, const char *type, const char *choices, co
         (void)putchar(' ');
         print_text(choices);
     }
-    (void)fputs(")\n\t", stdout);
-    print_text(help);
+    (void)printf(")\n\t%c", toupper((unsigned char)help[0]));
+    print_text(help + 1);
     (void)putchar('.');
     if (fallback != NULL && fallback[0] != '\0') {
         (void)fputs(" Default: ", stdout);
@@ -85,7 +86,8 @@ int main(void)
     (void)puts("# KEYS\n");
     for (size_t i = 0; i < count; i++)
         print_key(params[i].key, params[i].type, NULL, params[i].fallback, params[i].help);
-    (void)puts("# JOB OPTIONS ON A QUEUE\n\nEach of these may stand on a queue, as the default of its jobs. "
+    (void)puts("# JOB OPTIONS ON A QUEUE\n\nEach of these may stand on a queue, as the default of "
+               "its jobs. "
                "_a.b_ is the key _b_ of the map _a_.\n");
     print_options(true);
     (void)puts("# OTHER JOB OPTIONS\n\nThese belong to a job alone.\n");
