@@ -49,13 +49,26 @@ void sink_write(struct sink *sink, const struct iovec *iov, int count, XXH3_stat
 void sink_commit(struct sink *sink, sink_done_fn *on_done, void *arg);
 void sink_abort(struct sink *sink, sink_done_fn *on_done, void *arg);
 
-/* After on_done only (or after a failed on_opened).  Frees. */
+/* The storage does not answer (sink_timeout): from now on sink_commit and sink_abort report -ETIMEDOUT and 0 without waiting for
+ * the call in flight, and nothing is published any more.  What hangs cleans up by itself if it ever returns. */
+void sink_give_up(struct sink *sink);
+
+/* After on_done, after a failed on_opened, or earlier: then it is an abort whose end nobody waits for.  A write in flight still
+ * answers its on_written.  Frees. */
 void sink_close(struct sink *sink);
 
-/* A descriptor that splice(2) may write to, or -1 where that is not possible or measured slower (tmpfs). */
+/* Direct ways past sink_write, for a pool thread that moves the bytes of a busy stream itself.  Both may change from call to call
+ * (auto: offers them once it has spilled).
+ * sink_splice_fd: a descriptor that splice(2) may write to, or -1 where that is not possible or measured slower (tmpfs).
+ * sink_write_fd: one that write(2) may write to; SINK_FD_NOWHERE: the bytes need not be written at all; or -1. */
+#define SINK_FD_NOWHERE (-2)
 int sink_splice_fd(const struct sink *sink);
-/* Bytes that went past sink_write by way of that descriptor. */
-void sink_spliced(struct sink *sink, int64_t bytes);
+int sink_write_fd(const struct sink *sink);
+uint64_t sink_device(const struct sink *sink); /* for work_submit(), see loop/work.h */
+/* The descriptor is in use from sink_lend() to sink_spliced(): like a write in flight, commit and abort wait for it. */
+void sink_lend(struct sink *sink);
+/* result: 0 or the -errno of a failed write, after which the sink cannot be committed. */
+void sink_spliced(struct sink *sink, int64_t bytes, int result);
 
 const char *sink_kind(const struct sink *sink);  /* "auto", "file", "null", "inherit" */
 const char *sink_target_text(const struct sink *sink); /* final path or URL; NULL when inline or nowhere */

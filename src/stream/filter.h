@@ -49,7 +49,7 @@ struct filter_events {
      * -EPROTO: framing; -EFBIG: over output_max with policy kill; -ETIMEDOUT: sink stalled; else the sink's own.
      * Once.  After a failure the source is closed; the owner ends the job. */
     void (*on_ended)(void *arg, int result, const struct mandor_err *err);
-    /* A line that ended in \r, or one frame's text when frame is `lines`: progress for followers.  May be NULL. */
+    /* frame `lines` only: the newest text that ended in \r (a progress bar), at most once a turn, cut to 1 KiB.  May be NULL. */
     void (*on_progress)(void *arg, const char *text, size_t len);
 };
 
@@ -87,6 +87,7 @@ void filter_follow(struct filter *filter, struct follower *follower);
 void filter_unfollow(struct follower *follower);
 
 struct filter_stats {
+    /* bytes: all that the job wrote; bytes - discarded_bytes went to the sink, and xxh3 is over those (once on_ended was due). */
     int64_t bytes, frames, pauses, paused_ms, discarded_bytes;
     bool has_xxh3;
     uint64_t xxh3;
@@ -96,7 +97,8 @@ struct filter_stats {
 };
 void filter_stats(struct filter *filter, struct filter_stats *ret);
 
-/* After on_ended, or before any source was adopted.  on_closed may be NULL. */
+/* Any time; usually after on_ended.  on_closed (may be NULL) does not wait for a write that hangs in a sink: what that has pinned
+ * frees itself when it returns.  After on_closed the sink may be closed, before as well. */
 void filter_close(struct filter *filter, void (*on_closed)(void *arg), void *arg);
 
 #endif
