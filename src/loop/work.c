@@ -24,7 +24,7 @@ static struct work_line *line_get(uv_loop_t *loop, uint64_t device)
     struct work_line *found = NULL;
 
     pthread_mutex_lock(&lines_lock);
-    LIST_FOREACH (line, &lines, struct work_line, node) {
+    LIST_FOREACH(line, &lines, struct work_line, node) {
         if (line->loop == loop && line->device == device) {
             found = line;
             break;

@@ -45,7 +45,8 @@ void sink_write(struct sink *sink, const struct iovec *iov, int count, XXH3_stat
                 sink_done_fn *on_written, void *arg);
 
 /* Make what was written durable and visible under its final name, atomically.  Or drop it.  Either ends writing; a write
- * in flight is waited for.  Exactly one of the two, once.  sink_abort may come before on_opened. */
+ * in flight is waited for.  Exactly one of the two, once.  sink_abort may come before on_opened.  The filter that writes to the
+ * sink must have ended or been closed. */
 void sink_commit(struct sink *sink, sink_done_fn *on_done, void *arg);
 void sink_abort(struct sink *sink, sink_done_fn *on_done, void *arg);
 

@@ -14,7 +14,8 @@ struct auto_state {
 static int check(const char *rest, struct mandor_err *err)
 {
     if (rest[0] != '\0')
-        return err_set(err, -EINVAL, FAULT_CALLER, "sink 'auto:%s': expected auto: and nothing behind it", rest);
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "sink 'auto:%s': expected auto: and nothing behind it", rest);
     return 0;
 }
 
@@ -24,8 +25,8 @@ static int plan_spill(struct auto_state *state, struct sink *sink, const struct 
     SCOPED_FREE char *id = tempfile_encode(target->job_id == NULL ? "run" : target->job_id);
     char *path = NULL;
 
-    if (id == NULL || asprintf(&path, "%s/output/%s/%" PRId64 ".%s", target->data_dir, id, target->attempt,
-                               target->stream) < 0)
+    if (id == NULL || asprintf(&path, "%s/output/%s/%" PRId64 ".%s", target->data_dir, id,
+                               target->attempt, target->stream) < 0)
         return -ENOMEM;
     int r = spool_init(&state->spool, sink, target, path, target->data_dir);
     free(path);
@@ -53,7 +54,8 @@ static void after_spill(struct spool *spool)
     sink_answer(spool->sink, spool->result, &spool->err);
 }
 
-static void write_file(struct auto_state *state, const struct iovec *iov, int count, XXH3_state_t *hash)
+static void write_file(struct auto_state *state, const struct iovec *iov, int count,
+                       XXH3_state_t *hash)
 {
     struct spool *spool = &state->spool;
     unsigned steps = SPOOL_WRITE;

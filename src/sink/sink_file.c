@@ -6,9 +6,11 @@ static int check(const char *rest, struct mandor_err *err)
     size_t len = strlen(rest);
 
     if (rest[0] != '/')
-        return err_set(err, -EINVAL, FAULT_CALLER, "sink 'file:%s': expected an absolute path, as file:/PATH", rest);
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "sink 'file:%s': expected an absolute path, as file:/PATH", rest);
     if (rest[len - 1] == '/')
-        return err_set(err, -EINVAL, FAULT_CALLER, "sink 'file:%s': expected the path of a file, this is a directory", rest);
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "sink 'file:%s': expected the path of a file, this is a directory", rest);
     return 0;
 }
 

@@ -10,8 +10,9 @@
 #include "loop/work.h"
 #include "sink/sink_ops.h"
 
-#define POLL_MS 50    /* how soon an end of the sink is noticed */
-#define PIECE_MAX 4096 /* PIPE_BUF: a pipe that polls writable takes that much without blocking, pipe(7) */
+#define POLL_MS 50 /* how soon an end of the sink is noticed */
+#define PIECE_MAX \
+    4096 /* PIPE_BUF: a pipe that polls writable takes that much without blocking, pipe(7) */
 
 struct inherit_state {
     struct work work;
@@ -27,7 +28,8 @@ struct inherit_state {
 static int check(const char *rest, struct mandor_err *err)
 {
     if (rest[0] != '\0')
-        return err_set(err, -EINVAL, FAULT_CALLER, "sink 'inherit:%s': expected inherit: and nothing behind it", rest);
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "sink 'inherit:%s': expected inherit: and nothing behind it", rest);
     return 0;
 }
 
@@ -40,7 +42,9 @@ static void inherit_open(struct sink *sink, const struct sink_target *target, co
     state->sink = sink;
     state->fd = target->inherit_fd;
     if (state->fd < 0)
-        sink_answer(sink, err_set(&err, -EINVAL, FAULT_CALLER, "sink 'inherit:' is for `mandor run` only"), &err);
+        sink_answer(
+            sink, err_set(&err, -EINVAL, FAULT_CALLER, "sink 'inherit:' is for `mandor run` only"),
+            &err);
     else if (fstat(state->fd, &st) < 0)
         sink_answer(sink, err_set(&err, -errno, FAULT_HOST, "inherited %s", target->stream), &err);
     else {
@@ -62,7 +66,8 @@ static int wait_writable(const struct inherit_state *state)
     return -ECANCELED;
 }
 
-static int write_piece(const struct inherit_state *state, const char *bytes, size_t len, size_t *ret_done)
+static int write_piece(const struct inherit_state *state, const char *bytes, size_t len,
+                       size_t *ret_done)
 {
     if (!state->regular) {
         int r = wait_writable(state);

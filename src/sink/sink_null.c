@@ -13,12 +13,14 @@ struct null_state {
     int fd; /* /dev/null, for splice(2); -1 where there is none */
 };
 
-#define HASH_INLINE_MAX ((size_t)64 << 10) /* bytes that are hashed on the loop: some microseconds */
+#define HASH_INLINE_MAX \
+    ((size_t)64 << 10) /* bytes that are hashed on the loop: some microseconds */
 
 static int check(const char *rest, struct mandor_err *err)
 {
     if (rest[0] != '\0')
-        return err_set(err, -EINVAL, FAULT_CALLER, "sink 'null:%s': expected null: and nothing behind it", rest);
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "sink 'null:%s': expected null: and nothing behind it", rest);
     return 0;
 }
 

@@ -24,13 +24,13 @@ struct sink {
     bool lent;      /* the descriptor is used directly */
     bool opened;
     bool commits_always;
-    bool ended;       /* the back end has committed or aborted */
-    bool gave_up;     /* sink_give_up() */
+    bool ended;            /* the back end has committed or aborted */
+    bool gave_up;          /* sink_give_up() */
     atomic_bool abandoned; /* nobody wants what is being written any more; read by pool threads */
-    bool done_early;  /* the end's answer is due without its call */
-    bool closed;      /* the owner has gone */
-    enum ending want; /* asked for by the owner */
-    int broken;       /* the first failure, -errno: nothing but abort follows */
+    bool done_early;       /* the end's answer is due without its call */
+    bool closed;           /* the owner has gone */
+    enum ending want;      /* asked for by the owner */
+    int broken;            /* the first failure, -errno: nothing but abort follows */
     struct mandor_err broken_err;
     int result;
     struct mandor_err err;
@@ -122,7 +122,8 @@ static void advance(struct sink *sink)
         sink->want = END_ABORT;
     if (sink->want != END_NONE && !sink->ended) {
         bool commit = sink->want == END_COMMIT && sink->broken == 0;
-        begin(sink, commit ? CALL_COMMIT : CALL_ABORT, commit ? sink->ops->commit : sink->ops->abort);
+        begin(sink, commit ? CALL_COMMIT : CALL_ABORT,
+              commit ? sink->ops->commit : sink->ops->abort);
     } else if (sink->closed) {
         destroy(sink);
     }
@@ -224,8 +225,9 @@ void sink_answer(struct sink *sink, int result, const struct mandor_err *err)
     }
 }
 
-int sink_open_with(uv_loop_t *loop, const struct sink_ops *ops, const struct sink_target *target, const char *rest,
-                   sink_done_fn *on_opened, void *arg, struct sink **ret, struct mandor_err *err)
+int sink_open_with(uv_loop_t *loop, const struct sink_ops *ops, const struct sink_target *target,
+                   const char *rest, sink_done_fn *on_opened, void *arg, struct sink **ret,
+                   struct mandor_err *err)
 {
     int r = ops->check(rest, err);
     if (r < 0)
@@ -256,7 +258,8 @@ int sink_open(uv_loop_t *loop, const struct sink_target *target, sink_done_fn *o
     const char *rest;
     const struct sink_ops *ops = lookup(target->url, &rest, err);
 
-    return ops == NULL ? -EINVAL : sink_open_with(loop, ops, target, rest, on_opened, arg, ret, err);
+    return ops == NULL ? -EINVAL
+                       : sink_open_with(loop, ops, target, rest, on_opened, arg, ret, err);
 }
 
 void sink_write(struct sink *sink, const struct iovec *iov, int count, XXH3_state_t *hash,

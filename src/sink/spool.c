@@ -35,16 +35,16 @@ static void learn(const char *dir, uint64_t device)
     pthread_mutex_unlock(&known_lock);
 }
 
-int spool_init(struct spool *spool, struct sink *sink, const struct sink_target *target, const char *path,
-               const char *known_dir)
+int spool_init(struct spool *spool, struct sink *sink, const struct sink_target *target,
+               const char *path, const char *known_dir)
 {
     spool->sink = sink;
     spool->file.fd = -1;
     spool->known_dir = strdup(known_dir);
     if (spool->known_dir == NULL)
         return -ENOMEM;
-    return tempfile_init(&spool->file, path, target->job_id == NULL ? "run" : target->job_id, target->attempt,
-                         target->stream, target->journal_dir);
+    return tempfile_init(&spool->file, path, target->job_id == NULL ? "run" : target->job_id,
+                         target->attempt, target->stream, target->journal_dir);
 }
 
 void spool_done(struct spool *spool)

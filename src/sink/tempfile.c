@@ -15,8 +15,10 @@
 #include "sink/sink.h"
 
 #define TEMP_PREFIX ".mandor."
-#define NAME_KEEP ((size_t)120) /* encoded characters of an id that stay, so that all names fit in NAME_MAX */
-#define OPEN_TRIES 8            /* the directory may be removed between mkdir and open, by an abort next door */
+#define NAME_KEEP \
+    ((size_t)120) /* encoded characters of an id that stay, so that all names fit in NAME_MAX */
+#define OPEN_TRIES \
+    8 /* the directory may be removed between mkdir and open, by an abort next door */
 
 char *tempfile_encode(const char *text)
 {
@@ -56,8 +58,8 @@ int tempfile_init(struct tempfile *file, const char *target, const char *job_id,
     *file = (struct tempfile){ .fd = -1, .target = strdup(target) };
     if (id == NULL || file->target == NULL)
         goto fail;
-    if (asprintf(&file->temp, "%.*s" TEMP_PREFIX "%s.%" PRId64 ".%s", dir_len(target), target, id, attempt,
-                 stream) < 0) {
+    if (asprintf(&file->temp, "%.*s" TEMP_PREFIX "%s.%" PRId64 ".%s", dir_len(target), target, id,
+                 attempt, stream) < 0) {
         file->temp = NULL;
         goto fail;
     }
@@ -137,7 +139,8 @@ static int journal_add(struct tempfile *file, struct mandor_err *err)
     }
     if (symlink(file->temp, file->journal) == 0)
         return 0;
-    return err_set(err, -errno, FAULT_HOST, "note '%s' in the journal as '%s'", file->temp, file->journal);
+    return err_set(err, -errno, FAULT_HOST, "note '%s' in the journal as '%s'", file->temp,
+                   file->journal);
 }
 
 static void journal_remove(struct tempfile *file)
@@ -178,8 +181,10 @@ static int create(struct tempfile *file, struct mandor_err *err)
         if (r == -EEXIST)
             r = remove_stale(file->temp);
         if (r == -EBUSY)
-            return err_set(err, r, FAULT_CALLER, "output file '%s' is being written as '%s' by another attempt of this job",
-                           file->target, file->temp);
+            return err_set(
+                err, r, FAULT_CALLER,
+                "output file '%s' is being written as '%s' by another attempt of this job",
+                file->target, file->temp);
         if (r < 0 && r != -ENOENT)
             break;
     }
@@ -193,8 +198,8 @@ static void look(struct tempfile *file)
 
     if (fstat(file->fd, &st) == 0)
         file->device = (uint64_t)st.st_dev;
-    file->in_memory = fstatfs(file->fd, &fs) == 0 &&
-                      (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
+    file->in_memory =
+        fstatfs(file->fd, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
 }
 
 int tempfile_open(struct tempfile *file, struct mandor_err *err)
@@ -319,7 +324,8 @@ int sink_sweep(const char *journal_dir, struct mandor_err *err)
 {
     DIR *dir = opendir(journal_dir);
     if (dir == NULL)
-        return errno == ENOENT ? 0 : err_set(err, -errno, FAULT_HOST, "open journal '%s'", journal_dir);
+        return errno == ENOENT ? 0
+                               : err_set(err, -errno, FAULT_HOST, "open journal '%s'", journal_dir);
 
     int removed = 0, failed = 0;
     for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
@@ -327,7 +333,8 @@ int sink_sweep(const char *journal_dir, struct mandor_err *err)
             continue; /* encoded names never start with a dot */
         int r = sweep_entry(dirfd(dir), entry->d_name);
         if (r < 0)
-            failed = err_set(err, r, FAULT_HOST, "remove what '%s/%s' names", journal_dir, entry->d_name);
+            failed = err_set(err, r, FAULT_HOST, "remove what '%s/%s' names", journal_dir,
+                             entry->d_name);
         else
             removed += r;
     }

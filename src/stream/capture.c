@@ -36,6 +36,8 @@ void capture_add(struct capture *capture, const void *bytes, size_t len)
 {
     const unsigned char *from = bytes;
 
+    if (len == 0)
+        return;
     if (capture->len + len > capture->cap)
         grow(capture, capture->len + len);
     if (capture->cap == 0)

@@ -11,7 +11,7 @@
 #include "loop/work.h"
 
 #define FEEDER_MAGIC 0x66656564u
-#define CHUNK ((size_t)64 << 10)
+#define CHUNK        ((size_t)64 << 10)
 
 typedef void feeder_end_fn(void *arg, int result, const struct mandor_err *err);
 
@@ -20,13 +20,13 @@ struct feeder {
     uv_loop_t *loop;
     feeder_end_fn *on_end;
     void *arg;
-    int pipe_fd;   /* -1 = closed */
+    int pipe_fd; /* -1 = closed */
     uv_poll_t poll;
     bool poll_open, reading, closing;
     int source_fd; /* -1 = not open; used by the pool while `reading` */
     uint64_t device;
-    char *path;    /* file: */
-    char *bytes;   /* the chunk, or inline text */
+    char *path;  /* file: */
+    char *bytes; /* the chunk, or inline text */
     size_t at, len;
     bool source_ended;
     struct work work;
@@ -48,9 +48,11 @@ int feeder_check_url(const char *url, struct mandor_err *err)
     if (after_prefix(url, "inline:") != NULL)
         return 0;
     if (path == NULL)
-        return err_set(err, -EINVAL, FAULT_CALLER, "unknown stdin source '%s': expected file:/PATH or inline:TEXT", url);
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "unknown stdin source '%s': expected file:/PATH or inline:TEXT", url);
     if (path[0] != '/')
-        return err_set(err, -EINVAL, FAULT_CALLER, "stdin source '%s': expected an absolute path, as file:/PATH", url);
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "stdin source '%s': expected an absolute path, as file:/PATH", url);
     return 0;
 }
 
@@ -89,7 +91,8 @@ static void close_pipe(struct feeder *feeder)
 static void finish(struct feeder *feeder, int result, const struct mandor_err *err)
 {
     close_pipe(feeder);
-    feeder->on_end(feeder->arg, result, err); /* may close the feeder: nothing is touched after it */
+    feeder->on_end(feeder->arg, result,
+                   err); /* may close the feeder: nothing is touched after it */
 }
 
 /* Open the source.  Only what cannot block for ever is taken: a named pipe or a terminal would hold a pool thread. */
@@ -117,7 +120,8 @@ static void run_read(struct work *work)
         return;
     ssize_t n = RETRY_EINTR(read(feeder->source_fd, feeder->bytes, CHUNK));
     if (n < 0) {
-        feeder->result = err_set(&feeder->err, -errno, FAULT_HOST, "read stdin file '%s'", feeder->path);
+        feeder->result =
+            err_set(&feeder->err, -errno, FAULT_HOST, "read stdin file '%s'", feeder->path);
         return;
     }
     feeder->at = 0;
@@ -144,8 +148,8 @@ static void after_read(struct work *work)
 static void start_read(struct feeder *feeder)
 {
     feeder->reading = true;
-    work_submit(feeder->loop, &feeder->work, feeder->source_fd < 0 ? WORK_UNKNOWN : feeder->device, run_read,
-                after_read);
+    work_submit(feeder->loop, &feeder->work, feeder->source_fd < 0 ? WORK_UNKNOWN : feeder->device,
+                run_read, after_read);
 }
 
 static void on_writable(uv_poll_t *poll, int status, int events)
@@ -161,7 +165,8 @@ static void on_writable(uv_poll_t *poll, int status, int events)
 static void advance(struct feeder *feeder)
 {
     while (feeder->at < feeder->len) {
-        ssize_t n = RETRY_EINTR(write(feeder->pipe_fd, feeder->bytes + feeder->at, feeder->len - feeder->at));
+        ssize_t n = RETRY_EINTR(
+            write(feeder->pipe_fd, feeder->bytes + feeder->at, feeder->len - feeder->at));
         if (n < 0 && errno == EAGAIN) {
             (void)uv_poll_start(&feeder->poll, UV_WRITABLE, on_writable);
             return;
@@ -199,8 +204,8 @@ static int prepare(struct feeder *feeder, const char *url)
     return feeder->path == NULL || feeder->bytes == NULL ? -ENOMEM : 0;
 }
 
-int feeder_start(uv_loop_t *loop, const char *url, int adopt_pipe_fd, feeder_end_fn *on_end, void *arg,
-                 struct feeder **ret, struct mandor_err *err)
+int feeder_start(uv_loop_t *loop, const char *url, int adopt_pipe_fd, feeder_end_fn *on_end,
+                 void *arg, struct feeder **ret, struct mandor_err *err)
 {
     SCOPED_FD pipe_fd = adopt_pipe_fd;
 
@@ -211,9 +216,12 @@ int feeder_start(uv_loop_t *loop, const char *url, int adopt_pipe_fd, feeder_end
     struct feeder *feeder = calloc(1, sizeof *feeder);
     if (feeder == NULL)
         return err_set(err, -ENOMEM, FAULT_HOST, "feed stdin");
-    *feeder = (struct feeder){
-        .magic = FEEDER_MAGIC, .loop = loop, .on_end = on_end, .arg = arg, .pipe_fd = -1, .source_fd = -1
-    };
+    *feeder = (struct feeder){ .magic = FEEDER_MAGIC,
+                               .loop = loop,
+                               .on_end = on_end,
+                               .arg = arg,
+                               .pipe_fd = -1,
+                               .source_fd = -1 };
     if ((r = prepare(feeder, url)) < 0 || (r = uv_poll_init(loop, &feeder->poll, pipe_fd)) < 0) {
         destroy(feeder);
         return err_set(err, r, FAULT_HOST, "feed stdin");
@@ -223,7 +231,8 @@ int feeder_start(uv_loop_t *loop, const char *url, int adopt_pipe_fd, feeder_end
     if (feeder->path != NULL)
         start_read(feeder);
     else
-        (void)uv_poll_start(&feeder->poll, UV_WRITABLE, on_writable); /* not from inside of this call */
+        (void)uv_poll_start(&feeder->poll, UV_WRITABLE,
+                            on_writable); /* not from inside of this call */
     *ret = feeder;
     return 0;
 }

@@ -25,9 +25,10 @@
 #include "stream/pump.h"
 
 #define FILTER_MAGIC 0x66696c74u
-#define BUSY_BYTES ((size_t)32 << 10) /* a turn that moves so much counts as busy */
-#define BUSY_TURNS 2                  /* so many in a row make a busy stream */
-#define PIPE_SIZE (1 << 20)           /* of a busy stream's pipe: the most that everyone may ask for, pipe(7) */
+#define BUSY_BYTES   ((size_t)32 << 10) /* a turn that moves so much counts as busy */
+#define BUSY_TURNS   2                  /* so many in a row make a busy stream */
+#define PIPE_SIZE \
+    (1 << 20) /* of a busy stream's pipe: the most that everyone may ask for, pipe(7) */
 
 struct filter {
     uint32_t magic;
@@ -79,7 +80,7 @@ struct filter {
     int64_t finish_left; /* bytes that the pipe held at filter_finish() */
     int result;          /* of the stream, first failure */
     struct mandor_err err;
-    bool dead;      /* the sink failed: nothing more goes there */
+    bool dead; /* the sink failed: nothing more goes there */
     bool ended_due, ended;
     bool activity;
     bool closing;
@@ -204,7 +205,7 @@ static void fail_sink(struct filter *filter, int result, const struct mandor_err
 
 static void follow_bytes(struct filter *filter, const void *bytes, size_t len)
 {
-    LIST_FOREACH (follower, &filter->followers, struct follower, node)
+    LIST_FOREACH(follower, &filter->followers, struct follower, node)
         follower->on_bytes(follower, bytes, len);
 }
 
@@ -267,11 +268,13 @@ static ssize_t make_room(struct filter *filter)
     size_t high = high_watermark(filter);
 
     if (filter->ring == NULL) {
-        size_t capacity = filter->busy_turns > 0 && high == FILTER_HIGH ? FILTER_HIGH : FILTER_FIRST;
+        size_t capacity =
+            filter->busy_turns > 0 && high == FILTER_HIGH ? FILTER_HIGH : FILTER_FIRST;
         filter->ring = filter_pool_ring(filter->pool, capacity);
         if (filter->ring == NULL)
             return -ENOMEM;
-    } else if (ring_room(filter->ring) == 0 && ring_capacity(filter->ring) < high && !filter->writing) {
+    } else if (ring_room(filter->ring) == 0 && ring_capacity(filter->ring) < high &&
+               !filter->writing) {
         struct ring *larger = filter_pool_ring(filter->pool, FILTER_HIGH);
         struct iovec iov[2];
         if (larger == NULL)
@@ -297,8 +300,8 @@ static bool splices(const struct filter *filter)
 /* Should the pool move this stream's bytes (as soon as the ring is empty)? */
 static bool wants_pump(const struct filter *filter)
 {
-    if (filter->source != SOURCE_PIPE || filter->source_ended || filter->finishing || !filter->sink_ready ||
-        !list_empty(&filter->followers) || filter_pool_tight(filter->pool))
+    if (filter->source != SOURCE_PIPE || filter->source_ended || filter->finishing ||
+        !filter->sink_ready || !list_empty(&filter->followers) || filter_pool_tight(filter->pool))
         return false;
     if (splices(filter))
         return true;
@@ -307,8 +310,8 @@ static bool wants_pump(const struct filter *filter)
 
 static bool may_read(const struct filter *filter)
 {
-    return filter->source == SOURCE_PIPE && !filter->source_ended && !filter->paused && !filter->pumping &&
-           !wants_pump(filter);
+    return filter->source == SOURCE_PIPE && !filter->source_ended && !filter->paused &&
+           !filter->pumping && !wants_pump(filter);
 }
 
 static void note_busy(struct filter *filter, size_t bytes)
@@ -316,7 +319,8 @@ static void note_busy(struct filter *filter, size_t bytes)
     filter->busy_turns = bytes < BUSY_BYTES ? 0 : MIN(filter->busy_turns + 1, (unsigned)BUSY_TURNS);
     if (filter->busy_turns == BUSY_TURNS && !filter->pipe_enlarged && filter->fd >= 0) {
         filter->pipe_enlarged = true;
-        (void)fcntl(filter->fd, F_SETPIPE_SZ, PIPE_SIZE); /* EPERM: the user's share is used up, ignoring */
+        (void)fcntl(filter->fd, F_SETPIPE_SZ,
+                    PIPE_SIZE); /* EPERM: the user's share is used up, ignoring */
     }
 }
 
@@ -410,7 +414,8 @@ static void pump_write_failed(struct filter *filter)
     const char *target = sink_target_text(filter->sink);
     struct mandor_err err;
 
-    (void)err_set(&err, filter->pump.error, FAULT_HOST, "write output file '%s'", target == NULL ? "/dev/null" : target);
+    (void)err_set(&err, filter->pump.error, FAULT_HOST, "write output file '%s'",
+                  target == NULL ? "/dev/null" : target);
     fail_sink(filter, filter->pump.error, &err);
 }
 
@@ -506,7 +511,8 @@ static void start_pump(struct filter *filter)
         filter_pool_put(filter->pool, filter->ring);
         filter->ring = NULL;
     }
-    if (!splice && filter->ring == NULL && (filter->ring = filter_pool_ring(filter->pool, FILTER_HIGH)) == NULL) {
+    if (!splice && filter->ring == NULL &&
+        (filter->ring = filter_pool_ring(filter->pool, FILTER_HIGH)) == NULL) {
         read_failed(filter, -ENOMEM);
         return;
     }
@@ -525,7 +531,8 @@ static void start_pump(struct filter *filter)
     filter->pumping = true;
     filter->waiting_since_ms = now_ms(filter);
     sink_lend(filter->sink);
-    work_submit(filter_pool_loop(filter->pool), &filter->work, sink_device(filter->sink), run_pump, after_pump);
+    work_submit(filter_pool_loop(filter->pool), &filter->work, sink_device(filter->sink), run_pump,
+                after_pump);
 }
 
 /* ---- what may happen next ---- */
@@ -561,7 +568,8 @@ static void update_poll(struct filter *filter)
     bool want = filter->poll_open && !filter->paused && !filter->pumping && !filter->source_ended &&
                 !(wants_pump(filter) && filter->writing);
     if (want && filter->finishing) {
-        wake(filter); /* a pipe that an outsider holds open and leaves empty would never poll readable */
+        wake(
+            filter); /* a pipe that an outsider holds open and leaves empty would never poll readable */
         want = false;
     }
     if (want == filter->polling)
@@ -569,7 +577,8 @@ static void update_poll(struct filter *filter)
     filter->polling = want;
     if (want) {
         filter->quiet_since_ms = now_ms(filter);
-        (void)uv_poll_start(&filter->poll, UV_READABLE, on_poll); /* fails on a closing handle only */
+        (void)uv_poll_start(&filter->poll, UV_READABLE,
+                            on_poll); /* fails on a closing handle only */
     } else {
         (void)uv_poll_stop(&filter->poll);
     }
@@ -605,7 +614,8 @@ static void update_timer(struct filter *filter)
             (void)uv_timer_stop(&filter->timer);
     } else if (!active || due < filter->timer_due_ms) {
         filter->timer_due_ms = due;
-        (void)uv_timer_start(&filter->timer, on_timer, (uint64_t)MAX(due - now_ms(filter), (int64_t)0), 0);
+        (void)uv_timer_start(&filter->timer, on_timer,
+                             (uint64_t)MAX(due - now_ms(filter), (int64_t)0), 0);
     }
 }
 
@@ -646,7 +656,8 @@ static void notify_progress(struct filter *filter)
         return;
     filter->framer.progress_new = false;
     if (filter->events.on_progress != NULL)
-        filter->events.on_progress(filter->arg, filter->framer.progress, filter->framer.progress_len);
+        filter->events.on_progress(filter->arg, filter->framer.progress,
+                                   filter->framer.progress_len);
 }
 
 /* Each callback may close the filter; its memory is there until its handles have closed, which is later. */
@@ -673,7 +684,8 @@ static void notify(struct filter *filter)
         filter->ended = true;
         end_followers(filter);
         if (first && !filter->closing)
-            filter->events.on_ended(filter->arg, filter->result, filter->result < 0 ? &filter->err : NULL);
+            filter->events.on_ended(filter->arg, filter->result,
+                                    filter->result < 0 ? &filter->err : NULL);
     }
 }
 
@@ -700,7 +712,8 @@ static void on_timer(uv_timer_t *timer)
     OBJ_CHECK(filter, FILTER_MAGIC);
 
     if (now >= sink_deadline(filter)) {
-        (void)err_set(&err, -ETIMEDOUT, FAULT_REMOTE, "sink '%s' took no byte for %" PRId64 " ms (sink_timeout)",
+        (void)err_set(&err, -ETIMEDOUT, FAULT_REMOTE,
+                      "sink '%s' took no byte for %" PRId64 " ms (sink_timeout)",
                       sink_kind(filter->sink), filter->options.sink_timeout_ms);
         sink_give_up(filter->sink);
         fail_sink(filter, -ETIMEDOUT, &err);
@@ -779,7 +792,8 @@ size_t filter_feed(struct filter *filter, const void *bytes, size_t len)
             read_failed(filter, (int)room);
         if (room <= 0)
             break;
-        size_t n = ring_put(filter->ring, (const char *)bytes + done, MIN((size_t)room, len - done));
+        size_t n =
+            ring_put(filter->ring, (const char *)bytes + done, MIN((size_t)room, len - done));
         take(filter, n);
         done += n;
     }
@@ -830,7 +844,8 @@ void filter_fail(struct filter *filter, int result, const struct mandor_err *err
     wake(filter);
 }
 
-void filter_drain(struct filter *filter, int64_t idle_ms, int64_t cap_ms, void (*on_drained)(void *arg))
+void filter_drain(struct filter *filter, int64_t idle_ms, int64_t cap_ms,
+                  void (*on_drained)(void *arg))
 {
     OBJ_CHECK(filter, FILTER_MAGIC);
     BUG_ON(filter->draining);
@@ -850,7 +865,8 @@ void filter_finish(struct filter *filter)
     OBJ_CHECK(filter, FILTER_MAGIC);
     filter->finishing = true;
     if (filter->pumping)
-        atomic_store_explicit(&filter->pump.stop, true, memory_order_relaxed); /* after_pump() goes on */
+        atomic_store_explicit(&filter->pump.stop, true,
+                              memory_order_relaxed); /* after_pump() goes on */
     else if (filter->source == SOURCE_PIPE && !filter->source_ended)
         filter->finish_left = fionread(filter->fd);
     else

@@ -10,7 +10,7 @@
 
 #define POOL_MAGIC 0x66706f6cu
 #define KEEP_FIRST 64 /* unused rings kept: 1 MiB */
-#define KEEP_HIGH 8   /* 2 MiB */
+#define KEEP_HIGH  8  /* 2 MiB */
 
 struct ring_store {
     size_t count, max;
@@ -69,7 +69,8 @@ static void on_check(uv_check_t *check)
     if (list_empty(&pool->line))
         return;
 
-    struct list turn = LIST_INIT(turn); /* who wakes up again while being served waits for the next turn */
+    struct list turn =
+        LIST_INIT(turn); /* who wakes up again while being served waits for the next turn */
     int64_t end_ns = clock_mono_ns() + FILTER_POOL_TURN_NS;
     list_splice_back(&turn, &pool->line);
     do {

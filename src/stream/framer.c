@@ -99,7 +99,8 @@ static void line_bytes(struct framer *framer, const unsigned char *bytes, size_t
                        const struct framer_events *events)
 {
     while (len > 0) {
-        if (framer->frame_len == framer->frame_max) { /* there is more than fits: only now it is known */
+        if (framer->frame_len ==
+            framer->frame_max) { /* there is more than fits: only now it is known */
             complete(framer, events, FRAME_CONT);
             framer->frame_start += (int64_t)framer->frame_len;
             framer->frame_len = 0;
@@ -194,7 +195,8 @@ static void body_done(struct framer *framer, const struct framer_events *events)
         next_frame(framer, events);
 }
 
-static int header_byte(struct framer *framer, unsigned char byte, const struct framer_events *events)
+static int header_byte(struct framer *framer, unsigned char byte,
+                       const struct framer_events *events)
 {
     framer->header_len++;
     framer->offset++;
@@ -270,7 +272,8 @@ void framer_init(struct framer *framer, enum spec_frame frame, size_t frame_max)
     framer->frame_max = frame_max;
 }
 
-int framer_push(struct framer *framer, const void *bytes, size_t len, const struct framer_events *events)
+int framer_push(struct framer *framer, const void *bytes, size_t len,
+                const struct framer_events *events)
 {
     return len == 0 ? 0 : framer->ops->push(framer, bytes, len, events);
 }

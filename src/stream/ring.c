@@ -113,7 +113,8 @@ void ring_consume(struct ring *ring, size_t len)
     BUG_ON(len > ring_used(ring));
     ring->rpos += len;
     if (ring->rpos == ring->wpos)
-        ring->rpos = ring->wpos = 0; /* start over at the front: one segment instead of two, warm cache lines */
+        ring->rpos = ring->wpos =
+            0; /* start over at the front: one segment instead of two, warm cache lines */
 }
 
 void ring_trim(struct ring *ring, size_t len)
