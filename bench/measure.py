@@ -213,7 +213,7 @@ def machine(bench):
         "memory file system": file_system(bench.memory),
         "mandor": f"{first_line(str(bench.mandor), '--version')}, commit {commit}, release build",
         "containment": rung,
-        "durability": "mandor: SQLite WAL, synchronous=FULL for adds and settles; raw SQLite: the same; Redis: as the row says",
+        "durability": "mandor: SQLite WAL, fdatasync before an add or a settle is answered; raw SQLite: WAL, synchronous=FULL; Redis: as the row says",
         "versions": ", ".join([first_line("python3", "--version"), "Node " + first_line("node", "--version"),
                                "BullMQ " + bullmq, first_line("redis-server", "--version").split(" sha")[0],
                                "SQLite " + first_line("sqlite3", "--version").split(" ")[0],
