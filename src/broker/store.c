@@ -397,8 +397,8 @@ static int connect_db(struct store *store, struct mandor_err *err)
 {
     struct stat st;
     if (stat(store->path, &st) == 0 && !S_ISREG(st.st_mode))
-        return err_set(err, -EINVAL, FAULT_CALLER, "queue '%s' must be a regular file",
-                       store->path);
+        return err_set(err, S_ISDIR(st.st_mode) ? -EISDIR : -EINVAL, FAULT_HOST,
+                       "queue '%s' must be a regular file", store->path);
     int r = make_file(store->path, err);
     if (r < 0)
         return r;

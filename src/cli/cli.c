@@ -6,6 +6,7 @@
 
 #include "base/buf.h"
 #include "base/units.h"
+#include "cli/job.h"
 #include "cli/out.h"
 #include "job/spec.h"
 
@@ -46,9 +47,10 @@ static const struct cli_option options[] = {
 };
 
 /* Job options that only mean something to a queue: `run` does without them. */
-static const char *const queued_keys[] = { "queue",   "priority", "delay",
-                                           "unique",  "attempts", "no_retry_exit_codes",
-                                           "backoff", "commit" };
+static const char *const queued_keys[] = {
+    "queue", "priority", "delay", "unique", "attempts", "backoff", "no_retry_exit_codes",
+    "pool",  "data"
+};
 
 static const struct {
     const char *flag;
@@ -278,13 +280,18 @@ static int keep_option(struct cli *cli, const struct cli_option *option, const c
     return 0;
 }
 
-static int keep_job_option(struct cli *cli, const char *flag, const char *text,
+/* A relative path means the caller's directory, whoever reads it later. */
+static int keep_job_option(struct cli *cli, const struct spec_option *option, const char *text,
                            struct mandor_err *err)
 {
-    int r = spec_set_flag(cli->job, flag, text, err);
+    char *absolute = NULL;
+    int r = job_absolute(option->key, text, &absolute, err);
     if (r < 0)
-        return err_wrap(err, r == -ENOENT ? -EINVAL : r, "option '--%s'", flag);
-    return 0;
+        return r;
+
+    r = spec_set_flag(cli->job, option->flag, absolute != NULL ? absolute : text, err);
+    free(absolute);
+    return r;
 }
 
 /* The argument of an option: what is glued to it, or the next word. */
@@ -324,7 +331,7 @@ static int take_job(struct cli *cli, struct scan *scan, const struct spec_option
         if (r < 0)
             return r;
     }
-    return keep_job_option(cli, option->flag, text, err);
+    return keep_job_option(cli, option, text, err);
 }
 
 static int take_long(struct cli *cli, struct scan *scan, const char *word, struct mandor_err *err)
@@ -507,7 +514,7 @@ static void complain(const struct cli *cli, const char *text)
         buf_adds(&safe, ": ") < 0 || text_escape(&safe, text, strlen(text)) < 0 ||
         buf_adds(&safe, "\n") < 0)
         return;
-    (void)fflush(stdout);
+    out_flush();
     (void)fputs(safe.data, stderr);
 }
 

@@ -80,7 +80,7 @@ struct cli {
     char **operands; /* backs args */
 };
 
-/* Take argv (borrowed for the life of cli) apart.  Returns 0, or -EINVAL with *err naming the word and what was expected.
+/* Take argv (borrowed for the life of cli) apart.  Returns 0, or -EINVAL or -ERANGE with *err naming the word and what was expected.
  * cli_done() in both cases. */
 MUST_CHECK int cli_parse(int argc, char **argv, struct cli *cli, struct mandor_err *err);
 void cli_done(struct cli *cli);

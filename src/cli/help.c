@@ -15,29 +15,33 @@ static size_t line_width(void)
     return columns >= 60 ? MIN((size_t)columns, (size_t)HELP_WIDTH) : HELP_WIDTH;
 }
 
-/* Print text broken at spaces; column: where the cursor is, indent: where further lines start. */
-static void wrap(const char *text, size_t column, size_t indent)
+static void new_line(size_t indent)
 {
-    size_t width = line_width();
+    (void)printf("\n%*s", (int)indent, "");
+}
+
+/* Print text broken at spaces; indent: where the cursor is and where further lines start.  A newline in the text ends a
+ * paragraph. */
+static void wrap(const char *text, size_t indent)
+{
+    size_t width = line_width(), column = indent;
 
     while (*text != '\0') {
         size_t len = strcspn(text, " \n");
-        if (column > indent && column + len + 1 > width) {
-            (void)printf("\n%*s", (int)indent, "");
+        if (column > indent && column + 1 + len > width) {
+            new_line(indent);
             column = indent;
+        } else if (column > indent) {
+            (void)putchar(' ');
+            column++;
         }
         (void)printf("%.*s", (int)len, text);
         column += len;
-        text += len;
-        if (*text == '\n') {
-            (void)printf("\n%*s", (int)indent, "");
+        if (text[len] == '\n') {
+            new_line(indent);
             column = indent;
-            text++;
-        } else if (*text == ' ') {
-            (void)putchar(' ');
-            column++;
-            text++;
         }
+        text += len + (text[len] != '\0');
     }
     (void)putchar('\n');
 }
@@ -161,7 +165,7 @@ static void print_option(const struct row *row, void *arg)
                    row->fallback != NULL && row->fallback[0] != '\0' ? " (default " : "",
                    row->fallback != NULL ? row->fallback : "",
                    row->fallback != NULL && row->fallback[0] != '\0' ? ")" : "");
-    wrap(text, HELP_COLUMN, HELP_COLUMN);
+    wrap(text, HELP_COLUMN);
     (void)arg;
 }
 
@@ -170,7 +174,7 @@ void help_command(const struct cli_command *command)
     out_line("Usage: mandor %s %s\n\n%s.", command->name, command->usage, command->summary);
     if (command->text != NULL) {
         (void)putchar('\n');
-        wrap(command->text, 0, 0);
+        wrap(command->text, 0);
     }
     out_line("\nOptions:");
     each_own(command, print_option, NULL);

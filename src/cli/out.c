@@ -8,6 +8,7 @@
 #include <wchar.h>
 
 #include "base/json.h"
+#include "base/utf8.h"
 
 static bool colour;
 static int write_errno; /* the first failure on stdout */
@@ -37,11 +38,16 @@ bool out_broken(void)
     return write_errno != 0;
 }
 
-int out_end(int code)
+void out_flush(void)
 {
     errno = 0;
     if (fflush(stdout) != 0)
         note_failure();
+}
+
+int out_end(int code)
+{
+    out_flush();
     if (write_errno == 0 || write_errno == EPIPE)
         return code;
     (void)fprintf(stderr, "mandor: write to stdout: %s\n", strerror(write_errno));
@@ -136,28 +142,17 @@ enum out_style style_of_state(const char *state)
 
 /* ---- text ---- */
 
-/* Decode one UTF-8 character of at most len bytes; returns its length, 0 when invalid (overlong, surrogate, cut). */
-static size_t decode(const unsigned char *p, size_t len, uint32_t *ret)
+/* The character that starts at p, of at most len bytes.  Sets *ret_len, the bytes that it takes.  False: not UTF-8. */
+static bool decode(const char *p, size_t len, uint32_t *ret, size_t *ret_len)
 {
-    static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-    size_t n = p[0] < 0x80                   ? 1
-               : p[0] >= 0xf0 && p[0] < 0xf8 ? 4
-               : p[0] >= 0xe0 && p[0] < 0xf0 ? 3
-               : p[0] >= 0xc0 && p[0] < 0xe0 ? 2
-                                             : 0;
+    static const unsigned char masks[] = { 0, 0x7f, 0x1f, 0x0f, 0x07 };
 
-    if (n == 0 || n > len)
-        return 0;
-    uint32_t c = n == 1 ? p[0] : p[0] & (0x7fu >> n);
-    for (size_t i = 1; i < n; i++) {
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-        c = c << 6 | (p[i] & 0x3fu);
-    }
-    if (c < least[n] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000))
-        return 0;
-    *ret = c;
-    return n;
+    if (!utf8_step(p, len, ret_len))
+        return false;
+    *ret = (unsigned char)p[0] & masks[*ret_len];
+    for (size_t i = 1; i < *ret_len; i++)
+        *ret = *ret << 6 | ((unsigned char)p[i] & 0x3fu);
+    return true;
 }
 
 /* Characters that move the cursor, change the terminal, or reorder what is read. */
@@ -181,21 +176,28 @@ static int escape_one(struct buf *buf, uint32_t c)
     }
 }
 
+/* Bytes that are no UTF-8, one by one. */
+static int escape_bytes(struct buf *buf, const char *bytes, size_t len)
+{
+    int r = 0;
+
+    for (size_t i = 0; r == 0 && i < len; i++)
+        r = buf_addf(buf, "\\x%02x", (unsigned char)bytes[i]);
+    return r;
+}
+
 int text_escape(struct buf *buf, const char *bytes, size_t len)
 {
-    const unsigned char *p = (const unsigned char *)bytes;
+    int r = buf_add(buf, "", 0);
 
-    for (size_t at = 0; at < len;) {
-        uint32_t c = p[at];
-        size_t n = decode(p + at, len - at, &c);
-        int r = n == 0      ? buf_addf(buf, "\\x%02x", p[at])
-                : unsafe(c) ? escape_one(buf, c)
-                            : buf_add(buf, p + at, n);
-        if (r < 0)
-            return r;
-        at += MAX(n, (size_t)1);
+    for (size_t at = 0, n; r == 0 && at < len; at += n) {
+        uint32_t c;
+        if (!decode(bytes + at, len - at, &c, &n))
+            r = escape_bytes(buf, bytes + at, n);
+        else
+            r = unsafe(c) ? escape_one(buf, c) : buf_add(buf, bytes + at, n);
     }
-    return 0;
+    return r;
 }
 
 static size_t char_width(uint32_t c)
@@ -211,7 +213,8 @@ static size_t fit(const char *text, size_t columns, size_t *ret_width)
 
     while (at < len) {
         uint32_t c = 0xfffd;
-        size_t n = MAX(decode((const unsigned char *)text + at, len - at, &c), (size_t)1);
+        size_t n;
+        (void)decode(text + at, len - at, &c, &n);
         size_t w = char_width(c);
         if (width + w > columns)
             break;

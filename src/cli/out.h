@@ -15,6 +15,8 @@
 
 /* Once, first: SIGPIPE ignored, colour decided, locale for character widths. */
 void out_setup(void);
+/* What was printed so far shall be seen.  Not fflush(3): it would lose why it failed. */
+void out_flush(void);
 /* Flush stdout.  code when all could be written or the reader has gone; else complains and returns 125. */
 int out_end(int code);
 bool out_broken(void); /* the last writes to stdout failed: nobody reads */

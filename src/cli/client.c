@@ -1,0 +1,172 @@
+/* client.c - contract in client.h. */
+#include "cli/client.h"
+
+#include <stdio.h>
+#include <sys/stat.h>
+#include <time.h>
+
+/* ---- which broker ---- */
+
+char *client_sqlite_path(const char *url)
+{
+    static const char scheme[] = "sqlite:";
+    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    char *path = NULL;
+
+    if (strncmp(url, scheme, strlen(scheme)) != 0)
+        return NULL;
+    if (url[strlen(scheme)] != '\0')
+        return strdup(url + strlen(scheme));
+
+    int r = state != NULL && state[0] == '/'
+                ? asprintf(&path, "%s/mandor/queue.db", state)
+                : asprintf(&path, "%s/.local/state/mandor/queue.db", home != NULL ? home : "");
+    return r < 0 ? NULL : path;
+}
+
+static const char *first_of(const char *a, const char *b)
+{
+    return a != NULL && a[0] != '\0' ? a : b;
+}
+
+/* The configuration is read only when something of it is needed, so that a broken file does not stand in the way of
+ * `mandor ls --broker URL`. */
+static int choose_broker(const struct cli *cli, enum client_mode mode, struct client *client,
+                         struct mandor_err *err)
+{
+    const char *url = first_of(cli->broker, first_of(getenv("MANDOR_BROKER"), NULL));
+
+    if (url == NULL || mode == CLIENT_CREATE || cli->config_path != NULL) {
+        int r = config_load(cli->config_path, &client->config, err);
+        if (r < 0)
+            return r;
+        url = first_of(url, first_of(client->config->broker, "sqlite:"));
+    }
+    char *path = client_sqlite_path(url);
+    client->url = strdup(url);
+    client->place = path != NULL ? path : strdup(url);
+    return client->url != NULL && client->place != NULL
+               ? 0
+               : err_set(err, -ENOMEM, FAULT_HOST, "choose a broker");
+}
+
+/* Is there nothing where url points to?  Only an embedded broker can be absent; anything else that stat(2) says (a directory, no
+ * permission) is for the back end to complain about. */
+static bool nothing_there(const char *url)
+{
+    struct stat st;
+    char *path = client_sqlite_path(url);
+    bool absent = path != NULL && stat(path, &st) < 0 && errno == ENOENT;
+
+    free(path);
+    return absent;
+}
+
+int client_open(const struct cli *cli, enum client_mode mode, struct client *client,
+                struct mandor_err *err)
+{
+    *client = (struct client){ .looping = false };
+
+    int r = choose_broker(cli, mode, client, err);
+    if (r < 0)
+        return r;
+    if (mode == CLIENT_LOOK && nothing_there(client->url))
+        return 0;
+
+    r = uv_loop_init(&client->loop);
+    if (r < 0)
+        return err_set(err, r, FAULT_HOST, "make an event loop");
+    client->looping = true;
+    return broker_open(client->url, &client->loop, false, &client->broker, err);
+}
+
+static void on_closed(void *arg)
+{
+    *(bool *)arg = true;
+}
+
+void client_close(struct client *client)
+{
+    if (client->broker != NULL) {
+        bool closed = false;
+        broker_close(client->broker, on_closed, &closed);
+        while (!closed)
+            (void)uv_run(&client->loop, UV_RUN_ONCE);
+    }
+    if (client->looping) {
+        (void)uv_run(&client->loop, UV_RUN_DEFAULT);
+        (void)uv_loop_close(&client->loop);
+    }
+    (void)config_free(client->config);
+    free(client->url);
+    free(client->place);
+    *client = (struct client){ .looping = false };
+}
+
+/* ---- asking ---- */
+
+static void ignore_done(struct broker_req *req)
+{
+    (void)req;
+}
+
+int client_ask(struct client *client, struct broker_req *req, struct mandor_err *err)
+{
+    BUG_ON(client->broker == NULL);
+    req->done = ignore_done; /* broker_wait() puts its own in its place */
+
+    int r = broker_wait(client->broker, req);
+    if (r < 0 && err != NULL) {
+        *err = req->err;
+        if (err->code == 0)
+            (void)err_set(err, r, FAULT_HOST, "ask the broker");
+    }
+    return r;
+}
+
+int client_record(struct client *client, const char *id, json_t **ret, struct mandor_err *err)
+{
+    if (client->broker == NULL)
+        return err_set(err, -ENOENT, FAULT_CALLER, "no job '%s': nothing was added to '%s' yet", id,
+                       client->place);
+
+    struct broker_req req = { .op = BROKER_SHOW, .show = { .id = id } };
+    int r = client_ask(client, &req, err);
+    if (r < 0)
+        return r;
+    *ret = req.show.record;
+    return 0;
+}
+
+const char *record_state(const json_t *record)
+{
+    const char *state = json_string_value(json_object_get(record, "state"));
+    return state != NULL ? state : "?";
+}
+
+bool record_final(const json_t *record)
+{
+    int state = job_state_from_name(record_state(record));
+    return state >= 0 && job_state_final((enum job_state)state);
+}
+
+size_t client_live_workers(const json_t *stats)
+{
+    size_t i, alive = 0;
+    json_t *worker;
+
+    json_array_foreach(json_object_get(stats, "workers"), i, worker) alive +=
+        !json_is_false(json_object_get(worker, "alive"));
+    return alive;
+}
+
+void client_pause(int64_t ms)
+{
+    struct timespec left = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 };
+    (void)RETRY_EINTR(nanosleep(&left, &left));
+}
+
+int worse_exit(int a, int b)
+{
+    return MAX(a, b);
+}
