@@ -33,7 +33,7 @@ struct execution_request {
     const struct spec *spec; /* borrowed until execution_close() */
     const char *id, *queue;
     int64_t attempt;
-    struct sink *out, *err;  /* borrowed; may still be opening: tell by execution_sink_ready(); NULL = inherit the descriptor (run) */
+    struct sink *out, *err;  /* borrowed; may still be opening: tell by execution_sink_ready() */
     bool inherit_stdin;      /* run: unless the job has a stdin of its own */
 };
 
@@ -57,6 +57,8 @@ void execution_sink_ready(struct execution *execution, struct sink *sink, int re
 
 /* Live views, valid until execution_close(). */
 struct filter *execution_filter(struct execution *execution, bool want_stderr); /* or NULL */
+/* 0, or -errno of the first failure of that stream: its sink must not be committed when it is the sink's. */
+int execution_stream_result(const struct execution *execution, bool want_stderr);
 const json_t *execution_result(const struct execution *execution);   /* fd 3 {"result": …}, or NULL */
 const json_t *execution_progress(const struct execution *execution); /* the last one, or NULL */
 json_t *execution_limits_enforced(const struct execution *execution);

@@ -12,6 +12,7 @@ struct executor_ops {
     void (*stop)(struct execution *execution, enum cause cause, int64_t grace_ms, const char *why);
     void (*sink_ready)(struct execution *execution, struct sink *sink, int result, const struct mandor_err *err);
     struct filter *(*filter)(struct execution *execution, bool want_stderr);
+    int (*stream_result)(const struct execution *execution, bool want_stderr);
     const json_t *(*result)(const struct execution *execution);
     const json_t *(*progress)(const struct execution *execution);
     json_t *(*limits_enforced)(const struct execution *execution);

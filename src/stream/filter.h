@@ -96,6 +96,8 @@ struct filter_stats {
     size_t tail_len;
 };
 void filter_stats(struct filter *filter, struct filter_stats *ret);
+/* Is reading stopped by backpressure now? */
+bool filter_paused(const struct filter *filter);
 
 /* Any time; usually after on_ended.  on_closed (may be NULL) does not wait for a write that hangs in a sink: what that has pinned
  * frees itself when it returns.  After on_closed the sink may be closed, before as well. */

@@ -1,0 +1,193 @@
+/* channel.c - contract in channel.h. */
+#include "exec/channel.h"
+
+#include <fcntl.h>
+
+#include "base/json.h"
+
+#define CHANNEL_MAGIC 0x63686e6cu
+
+static const char *const kinds[] = { "progress", "log", "result" };
+
+static void parse_line(struct channel_parser *parser, const char *line, size_t len,
+                       void (*on_value)(void *arg, const char *kind, json_t *value), void *arg)
+{
+    SCOPED_JSON *json = NULL;
+    bool known = false;
+
+    if (len == 0)
+        return;
+    if (json_parse(line, len, &json, NULL) == 0 && json_is_object(json)) {
+        for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+            json_t *value = json_object_get(json, kinds[i]);
+            if (value == NULL)
+                continue;
+            known = true;
+            on_value(arg, kinds[i], value);
+        }
+    }
+    if (!known)
+        parser->skipped++;
+}
+
+/* Add a piece of the current line, or give the line up when it is too long or memory is out. */
+static void gather(struct channel_parser *parser, const char *bytes, size_t len)
+{
+    if (parser->skipping)
+        return;
+    if (parser->line.len + len > CHANNEL_LINE_MAX || buf_add(&parser->line, bytes, len) < 0) {
+        parser->skipping = true;
+        parser->skipped++;
+        buf_done(&parser->line);
+    }
+}
+
+void channel_parse(struct channel_parser *parser, const char *bytes, size_t len,
+                   void (*on_value)(void *arg, const char *kind, json_t *value), void *arg)
+{
+    while (len > 0) {
+        const char *newline = memchr(bytes, '\n', len);
+        size_t piece = newline != NULL ? (size_t)(newline - bytes) : len;
+
+        gather(parser, bytes, piece);
+        if (newline == NULL)
+            return;
+        if (!parser->skipping)
+            parse_line(parser, parser->line.data, parser->line.len, on_value, arg);
+        parser->skipping = false;
+        buf_clear(&parser->line);
+        bytes += piece + 1;
+        len -= piece + 1;
+    }
+}
+
+void channel_parse_end(struct channel_parser *parser,
+                       void (*on_value)(void *arg, const char *kind, json_t *value), void *arg)
+{
+    if (!parser->skipping)
+        parse_line(parser, parser->line.data, parser->line.len, on_value, arg);
+    parser->skipping = false;
+    buf_done(&parser->line);
+}
+
+struct channel {
+    uint32_t magic;
+    int fd;
+    bool ended;
+    uv_poll_t poll;
+    struct channel_parser parser;
+    struct channel_events events;
+    void *arg;
+    void (*on_closed)(void *arg);
+    void *closed_arg;
+};
+
+static void end(struct channel *channel)
+{
+    if (channel->ended)
+        return;
+    channel->ended = true;
+    (void)uv_poll_stop(&channel->poll);
+    channel_parse_end(&channel->parser, channel->events.on_value, channel->arg);
+    channel->events.on_ended(channel->arg);
+}
+
+/* Read up to max bytes.  Returns false at end of file or on an error: nothing more will come. */
+static bool take(struct channel *channel, size_t max, bool *ret_empty)
+{
+    char bytes[16 << 10];
+
+    *ret_empty = false;
+    for (size_t total = 0; total < max;) {
+        ssize_t n = RETRY_EINTR(read(channel->fd, bytes, sizeof bytes));
+        if (n < 0 && errno == EAGAIN) {
+            *ret_empty = true;
+            return true;
+        }
+        if (n <= 0)
+            return false;
+        total += (size_t)n;
+        channel_parse(&channel->parser, bytes, (size_t)n, channel->events.on_value, channel->arg);
+    }
+    return true;
+}
+
+static void on_readable(uv_poll_t *poll, int status, int events)
+{
+    struct channel *channel = CONTAINER_OF(poll, struct channel, poll);
+    bool empty;
+
+    OBJ_CHECK(channel, CHANNEL_MAGIC);
+    (void)events;
+    bool more = status == 0 && take(channel, CHANNEL_TURN_MAX, &empty);
+    channel->events.on_activity(channel->arg);
+    if (!more)
+        end(channel);
+}
+
+int channel_new(uv_loop_t *loop, int adopt_fd, const struct channel_events *events, void *arg,
+                struct channel **ret)
+{
+    struct channel *channel = calloc(1, sizeof *channel);
+    int r = -ENOMEM;
+
+    if (channel == NULL)
+        goto fail_fd;
+    *channel = (struct channel){ .magic = CHANNEL_MAGIC, .fd = adopt_fd, .events = *events, .arg = arg };
+    if (fcntl(adopt_fd, F_SETFL, O_NONBLOCK) < 0) {
+        r = -errno;
+        goto fail;
+    }
+    r = uv_poll_init(loop, &channel->poll, adopt_fd);
+    if (r < 0)
+        goto fail;
+    BUG_ON(uv_poll_start(&channel->poll, UV_READABLE, on_readable) < 0);
+    *ret = channel;
+    return 0;
+
+fail:
+    free(channel);
+fail_fd:
+    (void)close(adopt_fd);
+    return r;
+}
+
+void channel_finish(struct channel *channel)
+{
+    OBJ_CHECK(channel, CHANNEL_MAGIC);
+    bool empty = false;
+
+    /* Nobody of the job is left, so the pipe holds at most its own size (a stranger may keep a writer: EAGAIN ends it). */
+    if (!channel->ended)
+        (void)take(channel, CHANNEL_LINE_MAX, &empty);
+    end(channel);
+}
+
+int64_t channel_skipped(const struct channel *channel)
+{
+    OBJ_CHECK(channel, CHANNEL_MAGIC);
+    return channel->parser.skipped;
+}
+
+static void on_poll_closed(uv_handle_t *handle)
+{
+    struct channel *channel = CONTAINER_OF((uv_poll_t *)handle, struct channel, poll);
+    void (*on_closed)(void *arg) = channel->on_closed;
+    void *arg = channel->closed_arg;
+
+    (void)close(channel->fd);
+    buf_done(&channel->parser.line);
+    OBJ_FINI(channel);
+    free(channel);
+    if (on_closed != NULL)
+        on_closed(arg);
+}
+
+void channel_close(struct channel *channel, void (*on_closed)(void *arg), void *arg)
+{
+    OBJ_CHECK(channel, CHANNEL_MAGIC);
+    channel->ended = true;
+    channel->on_closed = on_closed;
+    channel->closed_arg = arg;
+    uv_close((uv_handle_t *)&channel->poll, on_poll_closed);
+}

@@ -1,0 +1,50 @@
+/* channel.h - what a job says while it runs: one JSON object a line on its descriptor 3 (MANDOR_FD).
+ *
+ *     {"progress": 42}   {"log": "half way"}   {"result": {"width": 640}}
+ *
+ * A line that is no such object, or is longer than CHANNEL_LINE_MAX, is skipped and counted; it never ends the job.
+ * Loop thread only.  channel_parse() alone is pure, for the fuzzer.
+ */
+#ifndef EXEC_CHANNEL_H
+#define EXEC_CHANNEL_H
+
+#include <jansson.h>
+#include <uv.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/macro.h"
+
+#define CHANNEL_LINE_MAX ((size_t)1 << 20)  /* bytes of one line */
+#define CHANNEL_TURN_MAX ((size_t)64 << 10) /* bytes a loop turn */
+
+struct channel_events {
+    /* kind: "progress", "log" or "result"; value: borrowed for the call. */
+    void (*on_value)(void *arg, const char *kind, json_t *value);
+    void (*on_activity)(void *arg);
+    void (*on_ended)(void *arg); /* end of file, a read error, or channel_finish(); once */
+};
+
+/* The pure half: bytes in, values out. */
+struct channel_parser {
+    struct buf line;
+    bool skipping;   /* inside a line that was too long */
+    int64_t skipped; /* lines that meant nothing */
+};
+void channel_parse(struct channel_parser *parser, const char *bytes, size_t len,
+                   void (*on_value)(void *arg, const char *kind, json_t *value), void *arg);
+void channel_parse_end(struct channel_parser *parser,
+                       void (*on_value)(void *arg, const char *kind, json_t *value), void *arg);
+
+struct channel;
+
+/* adopt_fd: the read end, consumed whatever the result.  Returns 0, -ENOMEM or what uv says. */
+MUST_CHECK int channel_new(uv_loop_t *loop, int adopt_fd, const struct channel_events *events, void *arg,
+                           struct channel **ret);
+/* The containment is empty: read what is there, then on_ended. */
+void channel_finish(struct channel *channel);
+int64_t channel_skipped(const struct channel *channel);
+/* After on_ended, or instead of it.  on_closed may be NULL. */
+void channel_close(struct channel *channel, void (*on_closed)(void *arg), void *arg);
+
+#endif

@@ -1,0 +1,635 @@
+/* exec_process.c - executor `exec`: one job, one supervised process tree.
+ *
+ * Bytes and state meet here, and only to be counted: an attempt has ended when every gate is open.
+ *
+ *   leader reaped ─▶ drain both pipes ─▶ empty the containment ─▶ finish pipes and channel ─▶ on_ended
+ *   GATE_DRAIN_OUT|GATE_DRAIN_ERR        GATE_TREE                GATE_OUT|GATE_ERR|GATE_CHANNEL
+ */
+#include <stdio.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "child/child.h"
+#include "exec/channel.h"
+#include "exec/executor_ops.h"
+#include "stream/feeder.h"
+
+#define DRAIN_IDLE_MS 500
+
+enum gate {
+    GATE_DRAIN_OUT = 1 << 0,
+    GATE_DRAIN_ERR = 1 << 1,
+    GATE_TREE = 1 << 2,
+    GATE_OUT = 1 << 3,
+    GATE_ERR = 1 << 4,
+    GATE_CHANNEL = 1 << 5,
+    GATES_DRAIN = GATE_DRAIN_OUT | GATE_DRAIN_ERR,
+    GATES_STREAMS = GATE_OUT | GATE_ERR,
+};
+
+struct stream { /* one of the two output streams; `gate` names it */
+    struct execution *execution;
+    struct filter *filter;
+    int result; /* its first failure, or 0 */
+    enum gate gate, drain_gate;
+};
+
+struct process {
+    struct child *child;
+    struct stream out, err;
+    struct feeder *feeder;
+    struct channel *channel;
+    uv_timer_t deadline, idle;
+    int64_t active_at_ms; /* monotonic: last byte from the job */
+    unsigned waiting;     /* gates that are still shut */
+    unsigned closing;     /* handles that are still open, at the end */
+    bool exited, draining, ended;
+    struct verdict verdict;
+    struct mandor_err stream_err; /* the first failure of a stream */
+    enum cause stream_cause;
+    bool stream_failed;
+    char why[200]; /* why mandor stopped it, for the record */
+    json_t *result, *progress;
+    /* What child_start() borrows until the process runs. */
+    char **argv, **envp;
+    char **env_owned; /* the entries of envp that are ours */
+    char label[128];
+};
+
+static struct process *state_of(const struct execution *execution)
+{
+    return execution_state(execution);
+}
+
+static void phase(struct execution *execution, const char *name)
+{
+    const struct execution_events *events = execution_events(execution);
+    if (events->on_phase != NULL)
+        events->on_phase(execution_arg(execution), name);
+}
+
+/* ---- the end: gates ---- */
+
+static void free_vectors(struct process *process)
+{
+    for (char **p = process->env_owned; p != NULL && *p != NULL; p++)
+        free(*p);
+    free(process->env_owned);
+    free(process->envp);
+    free(process->argv);
+    process->env_owned = process->envp = process->argv = NULL;
+}
+
+/* A failed stream outranks an exit status that was read before the failure was known: an attempt whose bytes did not arrive is
+ * not completed (I4). */
+static void judge_streams(struct process *process)
+{
+    struct verdict *verdict = &process->verdict;
+
+    if (!process->stream_failed ||
+        (verdict->cause != CAUSE_EXIT && verdict->cause != CAUSE_SIGNAL && verdict->cause != process->stream_cause))
+        return;
+    verdict->cause = process->stream_cause;
+    (void)snprintf(verdict->error, sizeof verdict->error, "%s", process->stream_err.msg);
+}
+
+static void try_end(struct execution *execution)
+{
+    struct process *process = state_of(execution);
+
+    if (process->waiting != 0 || process->ended)
+        return;
+    process->ended = true;
+    process->verdict.descendants_killed = child_descendants_killed(process->child);
+    judge_streams(process);
+    execution_events(execution)->on_ended(execution_arg(execution), &process->verdict);
+}
+
+static void open_gate(struct execution *execution, unsigned gates)
+{
+    struct process *process = state_of(execution);
+    bool was_draining = (process->waiting & GATES_DRAIN) != 0;
+
+    process->waiting &= ~gates;
+    if (process->exited && was_draining && (process->waiting & GATES_DRAIN) == 0)
+        child_empty(process->child);
+    try_end(execution);
+}
+
+/* ---- streams ---- */
+
+static void on_activity(void *arg)
+{
+    struct stream *stream = arg;
+    state_of(stream->execution)->active_at_ms = clock_mono_ms();
+}
+
+static enum cause stream_cause(int result)
+{
+    switch (result) {
+    case -EPROTO:
+        return CAUSE_PROTOCOL;
+    case -EFBIG:
+        return CAUSE_LIMIT;
+    default:
+        return CAUSE_SINK;
+    }
+}
+
+static void note_failure(struct process *process, enum cause cause, const struct mandor_err *err)
+{
+    if (process->stream_failed)
+        return;
+    process->stream_failed = true;
+    process->stream_cause = cause;
+    if (err != NULL)
+        process->stream_err = *err;
+}
+
+static void on_stream_ended(void *arg, int result, const struct mandor_err *err)
+{
+    struct stream *stream = arg;
+    struct execution *execution = stream->execution;
+    struct process *process = state_of(execution);
+
+    if (result < 0) {
+        stream->result = result;
+        note_failure(process, stream_cause(result), err);
+        child_stop(process->child, process->stream_cause, execution_request(execution)->spec->kill_after_ms);
+    }
+    open_gate(execution, stream->gate | stream->drain_gate);
+}
+
+static void on_drained(void *arg)
+{
+    struct stream *stream = arg;
+    open_gate(stream->execution, stream->drain_gate);
+}
+
+static int stream_new(struct execution *execution, struct stream *stream, bool is_stderr)
+{
+    const struct execution_request *request = execution_request(execution);
+    const struct spec *spec = request->spec;
+    struct sink *sink = is_stderr ? request->err : request->out;
+    static const struct filter_events events = { .on_activity = on_activity, .on_ended = on_stream_ended };
+    struct filter_options options = {
+        .frame = is_stderr && spec->frame != FRAME_RAW ? FRAME_LINES : spec->frame,
+        .frame_max = (size_t)spec->frame_max_bytes,
+        .checksum = spec->checksum == CHECKSUM_XXH3,
+        .capture = (spec->capture & (is_stderr ? CAPTURE_STDERR : CAPTURE_STDOUT)) != 0,
+        .output_max = spec->output_max_bytes,
+        .output_policy = spec->output_policy,
+        .sink_timeout_ms = spec->sink_timeout_ms,
+    };
+
+    if (options.output_max == 0 && str_eq(sink_kind(sink), "auto"))
+        options.output_max = (int64_t)1 << 30;
+    stream->execution = execution;
+    stream->gate = is_stderr ? GATE_ERR : GATE_OUT;
+    stream->drain_gate = is_stderr ? GATE_DRAIN_ERR : GATE_DRAIN_OUT;
+    return filter_new(request->env->filters, &options, sink, &events, stream, &stream->filter);
+}
+
+/* ---- the channel ---- */
+
+static void on_value(void *arg, const char *kind, json_t *value)
+{
+    struct execution *execution = arg;
+    struct process *process = state_of(execution);
+    const struct execution_events *events = execution_events(execution);
+
+    if (str_eq(kind, "result")) {
+        json_decref(process->result);
+        process->result = json_incref(value);
+    } else if (str_eq(kind, "progress")) {
+        json_decref(process->progress);
+        process->progress = json_incref(value);
+        if (events->on_progress != NULL)
+            events->on_progress(execution_arg(execution), value);
+    } else if (events->on_log != NULL && json_is_string(value)) {
+        events->on_log(execution_arg(execution), json_string_value(value));
+    }
+}
+
+static void on_channel_activity(void *arg)
+{
+    state_of(arg)->active_at_ms = clock_mono_ms();
+}
+
+static void on_channel_ended(void *arg)
+{
+    open_gate(arg, GATE_CHANNEL);
+}
+
+/* ---- timers ---- */
+
+static void stop(struct execution *execution, enum cause cause, int64_t grace_ms, const char *why)
+{
+    struct process *process = state_of(execution);
+
+    if (why != NULL && process->why[0] == '\0')
+        (void)snprintf(process->why, sizeof process->why, "%s", why);
+    child_stop(process->child, cause, grace_ms);
+    if (!process->ended)
+        phase(execution, "stopping");
+}
+
+static void on_deadline(uv_timer_t *timer)
+{
+    struct execution *execution = timer->data;
+    const struct spec *spec = execution_request(execution)->spec;
+    char why[80];
+
+    (void)snprintf(why, sizeof why, "timeout of %" PRId64 " ms", spec->timeout_ms);
+    stop(execution, CAUSE_TIMEOUT, spec->kill_after_ms, why);
+}
+
+/* One timer, moved on when it fires early: activity only notes the time. */
+static void on_idle(uv_timer_t *timer)
+{
+    struct execution *execution = timer->data;
+    struct process *process = state_of(execution);
+    const struct spec *spec = execution_request(execution)->spec;
+    int64_t silent_ms = clock_mono_ms() - process->active_at_ms;
+    char why[80];
+
+    /* Silence under backpressure is ours, not the job's. */
+    if (filter_paused(process->out.filter) || filter_paused(process->err.filter))
+        silent_ms = 0;
+    if (silent_ms < spec->idle_timeout_ms) {
+        (void)uv_timer_start(timer, on_idle, (uint64_t)(spec->idle_timeout_ms - silent_ms), 0);
+        return;
+    }
+    (void)snprintf(why, sizeof why, "no output for %" PRId64 " ms", silent_ms);
+    stop(execution, CAUSE_IDLE_TIMEOUT, spec->kill_after_ms, why);
+}
+
+/* ---- the child ---- */
+
+static void on_fed(void *arg, int result, const struct mandor_err *err)
+{
+    struct execution *execution = arg;
+
+    if (result < 0) {
+        note_failure(state_of(execution), CAUSE_SINK, err);
+        stop(execution, CAUSE_SINK, execution_request(execution)->spec->kill_after_ms, err->msg);
+    }
+}
+
+static void adopt(struct execution *execution, struct stream *stream, int fd)
+{
+    struct mandor_err err;
+    int r = filter_adopt_pipe(stream->filter, fd);
+
+    if (r < 0) {
+        (void)err_set(&err, r, FAULT_HOST, "watch the job's output");
+        filter_fail(stream->filter, r, &err);
+    }
+    (void)execution;
+}
+
+static void start_channel(struct execution *execution, int fd)
+{
+    static const struct channel_events events = {
+        .on_value = on_value, .on_activity = on_channel_activity, .on_ended = on_channel_ended
+    };
+    struct process *process = state_of(execution);
+
+    if (channel_new(execution_request(execution)->env->loop, fd, &events, execution, &process->channel) < 0)
+        process->waiting &= ~(unsigned)GATE_CHANNEL; /* the job runs on without being heard */
+}
+
+static void start_feeder(struct execution *execution, int fd)
+{
+    const struct execution_request *request = execution_request(execution);
+    struct process *process = state_of(execution);
+    struct mandor_err err;
+
+    if (feeder_start(request->env->loop, request->spec->stdin_src.bytes, fd, on_fed, execution,
+                     &process->feeder, &err) < 0)
+        on_fed(execution, err.code, &err);
+}
+
+static void on_spawned(struct child *child, pid_t pid, const struct child_pipes *pipes, void *arg)
+{
+    struct execution *execution = arg;
+    struct process *process = state_of(execution);
+    const struct spec *spec = execution_request(execution)->spec;
+    const struct execution_events *events = execution_events(execution);
+
+    process->child = child;
+    free_vectors(process);
+    process->waiting |= GATES_STREAMS | GATES_DRAIN | GATE_CHANNEL;
+    process->active_at_ms = clock_mono_ms();
+    if (spec->timeout_ms > 0)
+        (void)uv_timer_start(&process->deadline, on_deadline, (uint64_t)spec->timeout_ms, 0);
+    if (spec->idle_timeout_ms > 0)
+        (void)uv_timer_start(&process->idle, on_idle, (uint64_t)spec->idle_timeout_ms, 0);
+    adopt(execution, &process->out, pipes->out);
+    adopt(execution, &process->err, pipes->err);
+    start_channel(execution, pipes->channel);
+    if (pipes->in >= 0)
+        start_feeder(execution, pipes->in);
+    if (events->on_running != NULL)
+        events->on_running(execution_arg(execution), pid, child_slot(child),
+                           spec_containment_name(child_containment(child)));
+}
+
+static void drain(struct stream *stream, int64_t cap_ms)
+{
+    struct process *process = state_of(stream->execution);
+    if (process->waiting & stream->drain_gate)
+        filter_drain(stream->filter, DRAIN_IDLE_MS, cap_ms, on_drained);
+}
+
+static void on_exited(struct child *child, const struct verdict *verdict, void *arg)
+{
+    struct execution *execution = arg;
+    struct process *process = state_of(execution);
+    const struct spec *spec = execution_request(execution)->spec;
+
+    process->child = child;
+    process->exited = true;
+    process->verdict = *verdict;
+    if (process->why[0] != '\0' && verdict->cause != CAUSE_EXIT && verdict->cause != CAUSE_SIGNAL &&
+        verdict->cause != CAUSE_SPAWN)
+        (void)snprintf(process->verdict.error, sizeof process->verdict.error, "%s%s", process->why,
+                       verdict->forced ? " (killed after the grace period)" : "");
+    (void)uv_timer_stop(&process->deadline);
+    (void)uv_timer_stop(&process->idle);
+    free_vectors(process);
+    if ((process->waiting & GATES_DRAIN) == 0) { /* it never ran, or both streams have failed already */
+        child_empty(child);
+        return;
+    }
+    process->draining = true;
+    phase(execution, "draining");
+    drain(&process->out, spec->output_drain_ms);
+    drain(&process->err, spec->output_drain_ms);
+}
+
+static void on_empty(struct child *child, void *arg)
+{
+    struct execution *execution = arg;
+    struct process *process = state_of(execution);
+
+    (void)child;
+    if (process->waiting & GATE_OUT)
+        filter_finish(process->out.filter);
+    if (process->waiting & GATE_ERR)
+        filter_finish(process->err.filter);
+    if (process->waiting & GATE_CHANNEL)
+        channel_finish(process->channel);
+    open_gate(execution, GATE_TREE);
+}
+
+static void on_kill_pending(struct child *child, void *arg)
+{
+    (void)child;
+    phase(arg, "kill_pending");
+}
+
+/* ---- what is started ---- */
+
+static bool names_same(const char *a, const char *b)
+{
+    size_t len = strcspn(a, "=");
+    return strncmp(a, b, len + 1) == 0;
+}
+
+static bool overridden(const struct spec *spec, const char *entry)
+{
+    for (size_t i = 0; i < spec->env_count; i++)
+        if (names_same(entry, spec->env[i].bytes))
+            return true;
+    return false;
+}
+
+static int add_owned(struct process *process, size_t *count, const char *name, const char *value)
+{
+    SCOPED_BUF text = { 0 };
+
+    if (buf_addf(&text, "%s=%s", name, value) < 0)
+        return -ENOMEM;
+    process->env_owned[*count] = buf_steal(&text);
+    return process->env_owned[(*count)++] != NULL ? 0 : -ENOMEM;
+}
+
+/* envp: the worker's passed-on variables, then the job's own over them, then MANDOR_*. */
+static int make_env(struct process *process, const struct execution_request *request)
+{
+    const struct spec *spec = request->spec;
+    size_t passed = 0, count = 0, owned = 0;
+    char attempt[24];
+
+    while (request->env->env_pass[passed] != NULL)
+        passed++;
+    process->envp = calloc(passed + spec->env_count + 4, sizeof *process->envp);
+    process->env_owned = calloc(4, sizeof *process->env_owned);
+    if (process->envp == NULL || process->env_owned == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < passed; i++)
+        if (!overridden(spec, request->env->env_pass[i]))
+            process->envp[count++] = request->env->env_pass[i];
+    for (size_t i = 0; i < spec->env_count; i++)
+        process->envp[count++] = spec->env[i].bytes;
+
+    (void)snprintf(attempt, sizeof attempt, "%" PRId64, request->attempt);
+    if (add_owned(process, &owned, "MANDOR_JOB_ID", request->id) < 0 ||
+        add_owned(process, &owned, "MANDOR_ATTEMPT", attempt) < 0 ||
+        add_owned(process, &owned, "MANDOR_QUEUE", request->queue) < 0)
+        return -ENOMEM;
+    for (size_t i = 0; i < owned; i++)
+        process->envp[count++] = process->env_owned[i];
+    return 0;
+}
+
+static int make_argv(struct process *process, const struct spec *spec)
+{
+    process->argv = calloc(spec->argc + 1, sizeof *process->argv);
+    if (process->argv == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < spec->argc; i++)
+        process->argv[i] = spec->argv[i].bytes;
+    return 0;
+}
+
+/* A file name for directories and logs, whatever characters a broker's ids have. */
+static void make_label(struct process *process, const struct execution_request *request)
+{
+    (void)snprintf(process->label, sizeof process->label, "%.100s.%" PRId64, request->id, request->attempt);
+    for (char *p = process->label; *p != '\0'; p++)
+        if (*p == '/' || (unsigned char)*p < ' ')
+            *p = '_';
+}
+
+static int launch(struct execution *execution)
+{
+    static const struct child_events events = {
+        .on_spawned = on_spawned, .on_exited = on_exited, .on_empty = on_empty, .on_kill_pending = on_kill_pending
+    };
+    const struct execution_request *request = execution_request(execution);
+    struct process *process = state_of(execution);
+    const struct spec *spec = request->spec;
+    bool has_stdin = spec->stdin_src.bytes != NULL;
+    struct child_launch launch = {
+        .label = process->label,
+        .argv = process->argv,
+        .envp = process->envp,
+        .cwd = spec->cwd.bytes,
+        .user = spec->user,
+        .group = spec->group,
+        .no_new_privs = spec->no_new_privs,
+        .want_stdin = has_stdin,
+        .inherit_stdin = !has_stdin && request->inherit_stdin,
+        .want_channel = true,
+        .stdout_fd = -1,
+        .stderr_fd = -1,
+        .limits = spec->limits,
+        .limits_policy = spec->limits_policy,
+        .containment = spec->containment,
+    };
+
+    return child_start(request->env->nursery, &launch, &events, execution, &process->child);
+}
+
+/* ---- the ops ---- */
+
+static void start_timers(struct process *process, struct execution *execution)
+{
+    uv_loop_t *loop = execution_request(execution)->env->loop;
+
+    (void)uv_timer_init(loop, &process->deadline);
+    (void)uv_timer_init(loop, &process->idle);
+    process->deadline.data = process->idle.data = execution;
+}
+
+static int start(struct execution *execution, struct mandor_err *err)
+{
+    const struct execution_request *request = execution_request(execution);
+    struct process *process = state_of(execution);
+    int r;
+
+    make_label(process, request);
+    r = make_argv(process, request->spec);
+    if (r == 0)
+        r = make_env(process, request);
+    if (r == 0)
+        r = stream_new(execution, &process->out, false);
+    if (r == 0)
+        r = stream_new(execution, &process->err, true);
+    process->waiting = GATE_TREE;
+    if (r == 0)
+        r = launch(execution);
+    if (r < 0) {
+        free_vectors(process);
+        if (process->err.filter != NULL)
+            filter_close(process->err.filter, NULL, NULL);
+        if (process->out.filter != NULL)
+            filter_close(process->out.filter, NULL, NULL);
+        return err_set(err, r, FAULT_HOST, "start job %s", request->id);
+    }
+    start_timers(process, execution);
+    return 0;
+}
+
+static void sink_ready(struct execution *execution, struct sink *sink, int result, const struct mandor_err *err)
+{
+    struct process *process = state_of(execution);
+    const struct execution_request *request = execution_request(execution);
+    struct stream *stream = sink == request->err ? &process->err : &process->out;
+
+    if (result >= 0) {
+        filter_sink_ready(stream->filter);
+        return;
+    }
+    stream->result = result;
+    note_failure(process, CAUSE_SINK, err);
+    if (process->waiting & stream->gate)
+        filter_fail(stream->filter, result, err);
+    else
+        stop(execution, CAUSE_SINK, request->spec->kill_after_ms, err->msg); /* not spawned yet */
+}
+
+static struct filter *filter(struct execution *execution, bool want_stderr)
+{
+    struct process *process = state_of(execution);
+    return want_stderr ? process->err.filter : process->out.filter;
+}
+
+static int stream_result(const struct execution *execution, bool want_stderr)
+{
+    const struct process *process = state_of(execution);
+    return want_stderr ? process->err.result : process->out.result;
+}
+
+static const json_t *result(const struct execution *execution)
+{
+    return state_of(execution)->result;
+}
+
+static const json_t *progress(const struct execution *execution)
+{
+    return state_of(execution)->progress;
+}
+
+static json_t *limits_enforced(const struct execution *execution)
+{
+    return child_limits_enforced(state_of(execution)->child);
+}
+
+static const char *containment(const struct execution *execution)
+{
+    return spec_containment_name(child_containment(state_of(execution)->child));
+}
+
+static void on_part_closed(void *arg)
+{
+    struct execution *execution = arg;
+    struct process *process = state_of(execution);
+
+    if (--process->closing > 0)
+        return;
+    json_decref(process->result);
+    json_decref(process->progress);
+    execution_closed(execution);
+}
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+    on_part_closed(handle->data);
+}
+
+static void close_execution(struct execution *execution)
+{
+    struct process *process = state_of(execution);
+
+    BUG_ON(!process->ended);
+    process->closing = 4 + (process->channel != NULL);
+    if (process->feeder != NULL)
+        feeder_close(process->feeder);
+    child_close(process->child);
+    if (process->channel != NULL)
+        channel_close(process->channel, on_part_closed, execution);
+    filter_close(process->out.filter, on_part_closed, execution);
+    filter_close(process->err.filter, on_part_closed, execution);
+    uv_close((uv_handle_t *)&process->deadline, on_timer_closed);
+    uv_close((uv_handle_t *)&process->idle, on_timer_closed);
+}
+
+const struct executor_ops executor_process = {
+    .name = "exec",
+    .kind = SPEC_EXEC,
+    .state_size = sizeof(struct process),
+    .start = start,
+    .stop = stop,
+    .sink_ready = sink_ready,
+    .filter = filter,
+    .stream_result = stream_result,
+    .result = result,
+    .progress = progress,
+    .limits_enforced = limits_enforced,
+    .containment = containment,
+    .close = close_execution,
+};

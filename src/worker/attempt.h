@@ -1,0 +1,71 @@
+/* attempt.h - one attempt's state machine in a worker (attempt_moves.def).  Loop thread only. */
+#ifndef WORKER_ATTEMPT_H
+#define WORKER_ATTEMPT_H
+
+#include "worker/worker.h"
+
+enum attempt_state {
+    ATTEMPT_LEASED,
+    ATTEMPT_STARTING,
+    ATTEMPT_RUNNING,
+    ATTEMPT_COMMITTING,
+    ATTEMPT_SETTLING,
+    ATTEMPT_DONE,
+    ATTEMPT_DROPPED,
+    ATTEMPT_STATES
+};
+enum attempt_event {
+    ATTEMPT_START,
+    ATTEMPT_STARTED,
+    ATTEMPT_ENDED,
+    ATTEMPT_COMMITTED,
+    ATTEMPT_SETTLED,
+    ATTEMPT_LOST,
+    ATTEMPT_EVENTS
+};
+/* The next state, or -1 where attempt_moves.def has no such move. */
+int attempt_next(enum attempt_state state, enum attempt_event event);
+const char *attempt_state_name(enum attempt_state state);
+
+struct attempt {
+    uint32_t magic;
+    struct worker *worker;
+    struct list node;       /* worker->attempts */
+    struct list queue_node; /* scheduler: leased, not started */
+    enum attempt_state state;
+    struct lease lease;
+    struct spec *spec;
+    struct verdict verdict;
+    struct retry_plan plan;
+    struct sink *out, *err;
+    bool out_opened, err_opened;
+    bool out_committed, err_committed;
+    struct execution *execution;
+    struct broker_req req;       /* start, begin_settle, settle: one at a time */
+    struct broker_req phase_req;
+    bool phase_busy, req_busy;
+    const char *phase, *phase_noted; /* static text */
+    pid_t pid;
+    const char *containment; /* the rung; static text */
+    char slot[64];
+    uv_timer_t timer;        /* backoff of broker requests that failed */
+    bool timer_open;
+    int64_t backoff_ms;
+    int64_t started_ms, finished_ms, leased_mono_ms, started_mono_ms;
+    json_t *json;            /* attempt_json while settling */
+    enum cause stop_cause;   /* asked for before the executor ran */
+    bool stop_asked;
+    unsigned closing;
+};
+
+/* Take a lease over.  Returns NULL when out of memory (the lease then simply expires with us). */
+struct attempt *attempt_new(struct worker *worker, struct lease *adopt);
+/* A slot is free. */
+void attempt_start(struct attempt *attempt);
+/* End it for cause (cancelled, shutdown, lost_lease); grace_ms < 0 = the job's kill_after. */
+void attempt_stop(struct attempt *attempt, enum cause cause, int64_t grace_ms, const char *why);
+/* Leased but never started: forget it (the broker was told or has taken it away). */
+void attempt_drop(struct attempt *attempt);
+bool attempt_holds_slot(const struct attempt *attempt);
+
+#endif

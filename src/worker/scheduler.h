@@ -1,0 +1,29 @@
+/* scheduler.h - which job runs next: slots, bounds and weights of queues, and leasing ahead.
+ *
+ * A queue's turn comes by stride scheduling: every start moves its `pass` by 1/weight, the lowest pass goes first, so that each queue with work
+ * gets its share and none starves.  As many jobs are leased ahead as lately ended within a second (at most `concurrency`): short jobs
+ * then never wait for the broker, and long ones never hoard what another worker could run.  Loop thread only. */
+#ifndef WORKER_SCHEDULER_H
+#define WORKER_SCHEDULER_H
+
+#include "worker/worker.h"
+
+MUST_CHECK int scheduler_new(struct worker *worker, struct scheduler **ret);
+struct scheduler *scheduler_free(struct scheduler *scheduler);
+
+/* Read the bounds again (start, SIGHUP). */
+void scheduler_configure(struct scheduler *scheduler);
+/* Something changed: start what can be started, lease what there is room for. */
+void scheduler_kick(struct scheduler *scheduler);
+/* Another process says that there may be jobs, or a second has passed. */
+void scheduler_wake(struct scheduler *scheduler);
+/* An attempt gave its slot back. */
+void scheduler_freed(struct scheduler *scheduler, struct attempt *attempt);
+/* Give back what is leased and not started (shutdown, or waiting too long). */
+void scheduler_give_back(struct scheduler *scheduler, int64_t older_than_ms);
+/* --drain: the broker says that nothing is left for us. */
+bool scheduler_drained(const struct scheduler *scheduler);
+int64_t scheduler_concurrency(const struct scheduler *scheduler);
+size_t scheduler_active(const struct scheduler *scheduler);
+
+#endif

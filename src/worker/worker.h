@@ -1,0 +1,92 @@
+/* worker.h - `mandor work`: one loop thread that leases jobs, runs attempts and settles them.
+ *
+ *   scheduler ──lease──▶ attempt ──executor──▶ verdict ──sinks──▶ settle
+ *
+ * This header is for the files of this folder and for cmd_work.c. */
+#ifndef WORKER_WORKER_H
+#define WORKER_WORKER_H
+
+#include <uv.h>
+
+#include "base/hash.h"
+#include "base/list.h"
+#include "broker/broker.h"
+#include "child/nursery.h"
+#include "config/config.h"
+#include "exec/executor.h"
+#include "stream/filter.h"
+
+struct attempt;
+struct live;
+struct scheduler;
+struct progress;
+
+/* What the command line decided.  Borrowed for the whole run. */
+struct worker_setup {
+    struct config *config;      /* owned by the worker: SIGHUP replaces it */
+    const char *config_path;    /* as given, NULL = searched */
+    const char *broker_url;
+    const char *name;           /* unique: <host>-<pid>-<random> */
+    const char *data_dir;
+    const char *lock_path;      /* liveness lock, held already (shared with the guard) */
+    const char *const *queues;  /* --queue; NULL = the configuration's, or all */
+    size_t queue_count;
+    int64_t concurrency;        /* --concurrency; 0 = the configuration's */
+    bool drain;
+    bool progress;              /* stderr is a terminal: people watch */
+    int guard_fd;
+};
+
+struct worker {
+    struct worker_setup setup;
+    struct config *config;
+    uv_loop_t loop;
+    struct broker *broker;
+    struct nursery *nursery;
+    struct filter_pool *filters;
+    struct executor_env env;
+    char **env_pass; /* owned: what every job gets of our environment */
+    struct scheduler *scheduler;
+    struct live *live;
+    struct progress *progress;
+
+    struct list attempts; /* all that are leased, running or settling */
+    struct hash *by_id;   /* job id → attempt */
+    size_t settling;      /* attempts that hold no slot any more */
+
+    bool stopping;    /* no more leases; running jobs may end */
+    bool terminating; /* running jobs were told to end */
+    int exit_code;
+    uint64_t random; /* jitter */
+
+    uv_timer_t tick, phase_timer, stop_timer;
+    uv_prepare_t lag;
+    uint64_t lag_last_ns, lag_idle_ns;
+    uv_signal_t signals[8];
+    struct broker_req recover_req;
+    bool recovering;
+    bool renewing;
+    int64_t renewed_boot_ms; /* when the last successful renewal was asked for */
+    bool registered, closing;
+};
+
+/* Runs until it is done; returns the exit code.  After guard_fork(), before any thread. */
+int worker_run(const struct worker_setup *setup);
+
+/* One of the folder's parts changed something that may end the run. */
+void worker_check_done(struct worker *worker);
+/* The clock of retries and phases. */
+void worker_note_phases(struct worker *worker);
+double worker_random01(struct worker *worker);
+
+/* ---- signals.c ---- */
+MUST_CHECK int signals_start(struct worker *worker);
+void signals_stop(struct worker *worker);
+void worker_stop(struct worker *worker); /* what SIGTERM does: each call is one step harder */
+void worker_reload(struct worker *worker);
+
+/* ---- renew.c: leases are kept, lost ones are acted upon ---- */
+void renew_ask(struct worker *worker);
+void renew_check_expiry(struct worker *worker);
+
+#endif
