@@ -38,7 +38,7 @@ struct attempt {
     struct verdict verdict;
     struct retry_plan plan;
     struct sink *out, *err;
-    bool out_opened, err_opened;
+    bool out_opened, err_opened, out_failed, err_failed;
     bool out_committed, err_committed;
     struct execution *execution;
     struct broker_req req;       /* start, begin_settle, settle: one at a time */
@@ -66,6 +66,8 @@ void attempt_start(struct attempt *attempt);
 void attempt_stop(struct attempt *attempt, enum cause cause, int64_t grace_ms, const char *why);
 /* Leased but never started: forget it (the broker was told or has taken it away). */
 void attempt_drop(struct attempt *attempt);
+/* A phase note that was under way when the attempt ended is answered. */
+void attempt_phase_done(struct attempt *attempt);
 bool attempt_holds_slot(const struct attempt *attempt);
 
 #endif

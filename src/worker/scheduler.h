@@ -9,6 +9,8 @@
 #include "worker/worker.h"
 
 MUST_CHECK int scheduler_new(struct worker *worker, struct scheduler **ret);
+void scheduler_close(struct scheduler *scheduler); /* closes its handles */
+/* After the loop has ended. */
 struct scheduler *scheduler_free(struct scheduler *scheduler);
 
 /* Read the bounds again (start, SIGHUP). */
@@ -17,6 +19,8 @@ void scheduler_configure(struct scheduler *scheduler);
 void scheduler_kick(struct scheduler *scheduler);
 /* Another process says that there may be jobs, or a second has passed. */
 void scheduler_wake(struct scheduler *scheduler);
+/* A delayed job of ours is due in so many ms. */
+void scheduler_due(struct scheduler *scheduler, int64_t in_ms);
 /* An attempt gave its slot back. */
 void scheduler_freed(struct scheduler *scheduler, struct attempt *attempt);
 /* Give back what is leased and not started (shutdown, or waiting too long). */

@@ -75,8 +75,10 @@ int worker_run(const struct worker_setup *setup);
 
 /* One of the folder's parts changed something that may end the run. */
 void worker_check_done(struct worker *worker);
-/* The clock of retries and phases. */
+/* An attempt's phase changed: tell the broker of all that last longer than a moment. */
 void worker_note_phases(struct worker *worker);
+/* Ask the broker to make due jobs ready and to take over from dead workers; then lease. */
+void worker_recover(struct worker *worker);
 double worker_random01(struct worker *worker);
 
 /* ---- signals.c ---- */

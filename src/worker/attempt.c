@@ -1,0 +1,691 @@
+/* attempt.c - contract in attempt.h; the moves are in attempt_moves.def. */
+#include "worker/attempt.h"
+
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/metrics.h"
+#include "job/record.h"
+#include "sink/sink.h"
+#include "worker/progress.h"
+#include "worker/scheduler.h"
+
+#define ATTEMPT_MAGIC 0x61747470u
+#define BACKOFF_FIRST_MS 50
+#define BACKOFF_LAST_MS 2000
+
+/* ---- the state machine ---- */
+
+static const struct {
+    enum attempt_state from;
+    enum attempt_event event;
+    enum attempt_state to;
+} moves[] = {
+#define MOVE(from, event, to) { ATTEMPT_##from, ATTEMPT_##event, ATTEMPT_##to },
+#include "worker/attempt_moves.def"
+#undef MOVE
+};
+
+static const char *const state_names[ATTEMPT_STATES] = {
+    [ATTEMPT_LEASED] = "LEASED",     [ATTEMPT_STARTING] = "STARTING",     [ATTEMPT_RUNNING] = "RUNNING",
+    [ATTEMPT_SETTLING] = "SETTLING", [ATTEMPT_COMMITTING] = "COMMITTING", [ATTEMPT_DONE] = "DONE",
+    [ATTEMPT_DROPPED] = "DROPPED",
+};
+static const char *const event_names[ATTEMPT_EVENTS] = {
+    [ATTEMPT_START] = "START",         [ATTEMPT_STARTED] = "STARTED", [ATTEMPT_ENDED] = "ENDED",
+    [ATTEMPT_COMMITTED] = "COMMITTED", [ATTEMPT_SETTLED] = "SETTLED", [ATTEMPT_LOST] = "LOST",
+};
+
+int attempt_next(enum attempt_state state, enum attempt_event event)
+{
+    for (size_t i = 0; i < ARRAY_LEN(moves); i++)
+        if (moves[i].from == state && moves[i].event == event)
+            return (int)moves[i].to;
+    return -1;
+}
+
+const char *attempt_state_name(enum attempt_state state)
+{
+    return state_names[state];
+}
+
+bool attempt_holds_slot(const struct attempt *attempt)
+{
+    return attempt->state == ATTEMPT_STARTING || attempt->state == ATTEMPT_RUNNING ||
+           attempt->state == ATTEMPT_COMMITTING;
+}
+
+static void finish(struct attempt *attempt);
+
+/* Alone writes attempt->state. */
+static void move(struct attempt *attempt, enum attempt_event event)
+{
+    bool held = attempt_holds_slot(attempt);
+    int next = attempt_next(attempt->state, event);
+
+    BUG_ON(next < 0);
+    log_debug("attempt", "job %s: %s -%s-> %s", attempt->lease.id, state_names[attempt->state], event_names[event],
+              state_names[next]);
+    attempt->state = (enum attempt_state)next;
+    if (held && !attempt_holds_slot(attempt))
+        scheduler_freed(attempt->worker->scheduler, attempt);
+    if (next == ATTEMPT_SETTLING)
+        attempt->worker->settling++;
+    if (next == ATTEMPT_DONE || next == ATTEMPT_DROPPED)
+        finish(attempt);
+}
+
+/* ---- requests to the broker, repeated while they fail for a passing reason ---- */
+
+static void submit(struct attempt *attempt)
+{
+    attempt->req_busy = true;
+    broker_submit(attempt->worker->broker, &attempt->req);
+}
+
+static void on_backoff(uv_timer_t *timer)
+{
+    submit(timer->data);
+}
+
+/* The result is kept and the request repeated until the broker takes it (R64); renewals decide when it is too late. */
+static void retry_later(struct attempt *attempt)
+{
+    struct worker *worker = attempt->worker;
+
+    log_event(LOG_WARN, attempt->lease.id, attempt->lease.attempt, "%s, trying again in %" PRId64 " ms",
+              attempt->req.err.msg, attempt->backoff_ms);
+    if (!attempt->timer_open) {
+        (void)uv_timer_init(&worker->loop, &attempt->timer);
+        attempt->timer.data = attempt;
+        attempt->timer_open = true;
+    }
+    (void)uv_timer_start(&attempt->timer, on_backoff, (uint64_t)attempt->backoff_ms, 0);
+    attempt->backoff_ms = MIN(attempt->backoff_ms * 2, (int64_t)BACKOFF_LAST_MS);
+}
+
+static void ask(struct attempt *attempt, enum broker_op op, void (*done)(struct broker_req *req))
+{
+    attempt->req = (struct broker_req){ .op = op, .done = done, .data = attempt };
+    attempt->backoff_ms = BACKOFF_FIRST_MS;
+}
+
+static struct attempt *answered(struct broker_req *req)
+{
+    struct attempt *attempt = req->data;
+
+    OBJ_CHECK(attempt, ATTEMPT_MAGIC);
+    attempt->req_busy = false;
+    return attempt;
+}
+
+static void lost(struct attempt *attempt, const char *why)
+{
+    metric_add(METRIC_jobs_lost_lease, 1);
+    log_event(LOG_WARN, attempt->lease.id, attempt->lease.attempt, "lease lost: %s", why);
+    move(attempt, ATTEMPT_LOST);
+}
+
+/* ---- life ---- */
+
+struct attempt *attempt_new(struct worker *worker, struct lease *adopt)
+{
+    struct attempt *attempt = calloc(1, sizeof *attempt);
+
+    if (attempt == NULL || hash_puts(worker->by_id, adopt->id, attempt) < 0) {
+        free(attempt);
+        lease_done(adopt);
+        return NULL;
+    }
+    attempt->magic = ATTEMPT_MAGIC;
+    attempt->worker = worker;
+    attempt->lease = *adopt;
+    *adopt = (struct lease){ 0 };
+    attempt->leased_mono_ms = clock_mono_ms();
+    list_init(&attempt->queue_node);
+    list_push_back(&worker->attempts, &attempt->node);
+    return attempt;
+}
+
+static void free_attempt(struct attempt *attempt)
+{
+    struct worker *worker = attempt->worker;
+
+    lease_done(&attempt->lease);
+    attempt->spec = spec_free(attempt->spec);
+    json_decref(attempt->json);
+    OBJ_FINI(attempt);
+    free(attempt);
+    worker_check_done(worker);
+}
+
+static void on_part_closed(void *arg)
+{
+    struct attempt *attempt = arg;
+
+    OBJ_CHECK(attempt, ATTEMPT_MAGIC);
+    if (--attempt->closing == 0)
+        free_attempt(attempt);
+}
+
+void attempt_phase_done(struct attempt *attempt)
+{
+    OBJ_CHECK(attempt, ATTEMPT_MAGIC);
+    if (attempt->state == ATTEMPT_DONE || attempt->state == ATTEMPT_DROPPED)
+        on_part_closed(attempt);
+}
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+    on_part_closed(handle->data);
+}
+
+/* DONE or DROPPED: nothing is asked of anybody any more. */
+static void finish(struct attempt *attempt)
+{
+    struct worker *worker = attempt->worker;
+
+    list_remove(&attempt->node);
+    list_remove(&attempt->queue_node);
+    (void)hash_takes(worker->by_id, attempt->lease.id);
+    if (attempt->state == ATTEMPT_DONE)
+        worker->settling--;
+
+    attempt->closing = 1u + (attempt->execution != NULL) + attempt->timer_open + attempt->phase_busy;
+    if (attempt->timer_open)
+        uv_close((uv_handle_t *)&attempt->timer, on_timer_closed);
+    if (attempt->execution != NULL)
+        execution_close(attempt->execution, on_part_closed, attempt);
+    if (attempt->out != NULL)
+        sink_close(attempt->out);
+    if (attempt->err != NULL)
+        sink_close(attempt->err);
+    on_part_closed(attempt);
+}
+
+void attempt_drop(struct attempt *attempt)
+{
+    OBJ_CHECK(attempt, ATTEMPT_MAGIC);
+    move(attempt, ATTEMPT_LOST);
+}
+
+/* ---- settle ---- */
+
+static void count_outcome(enum outcome outcome, enum job_state state)
+{
+    switch (state) {
+    case JOB_COMPLETED:
+        metric_add(METRIC_jobs_completed, 1);
+        break;
+    case JOB_FAILED:
+        metric_add(METRIC_jobs_failed, 1);
+        break;
+    case JOB_CANCELLED:
+        metric_add(METRIC_jobs_cancelled, 1);
+        break;
+    default:
+        metric_add(outcome == OUTCOME_PUT_BACK ? METRIC_jobs_put_back : METRIC_jobs_retried, 1);
+    }
+}
+
+static void on_settled(struct broker_req *req)
+{
+    struct attempt *attempt = answered(req);
+
+    if (req->status == -ESTALE) {
+        attempt->worker->settling--;
+        lost(attempt, "the queue had given the job to somebody else");
+        return;
+    }
+    if (req->status < 0) {
+        retry_later(attempt);
+        return;
+    }
+    count_outcome(verdict_outcome(&attempt->verdict, attempt->spec), attempt->plan.state);
+    progress_settled(attempt->worker->progress, attempt);
+    log_event(LOG_INFO, attempt->lease.id, attempt->lease.attempt, "%s: %s%s%s", job_state_name(attempt->plan.state),
+              cause_name(attempt->verdict.cause), attempt->verdict.error[0] != '\0' ? ": " : "",
+              attempt->verdict.error);
+    if (attempt->plan.state == JOB_DELAYED)
+        scheduler_due(attempt->worker->scheduler, attempt->plan.delay_ms);
+    else if (attempt->plan.state == JOB_WAITING || attempt->worker->setup.drain)
+        scheduler_wake(attempt->worker->scheduler);
+    move(attempt, ATTEMPT_SETTLED);
+}
+
+static void stream_record(struct attempt *attempt, bool is_stderr, struct record_stream *ret)
+{
+    struct sink *sink = is_stderr ? attempt->err : attempt->out;
+    struct filter_stats stats = { 0 };
+
+    if (attempt->execution != NULL && execution_filter(attempt->execution, is_stderr) != NULL)
+        filter_stats(execution_filter(attempt->execution, is_stderr), &stats);
+    *ret = (struct record_stream){
+        .sink = sink_kind(sink),
+        .path = stats.spliced ? "splice" : "ring",
+        .target = sink_target_text(sink),
+        .bytes = stats.bytes,
+        .frames = stats.frames,
+        .pauses = stats.pauses,
+        .paused_ms = stats.paused_ms,
+        .discarded_bytes = stats.discarded_bytes,
+        .has_xxh3 = stats.has_xxh3,
+        .xxh3 = stats.xxh3,
+        .tail = stats.tail,
+        .tail_len = stats.tail_len,
+        .committed = is_stderr ? attempt->err_committed : attempt->out_committed,
+    };
+}
+
+static json_t *make_record(struct attempt *attempt)
+{
+    struct record_stream out, err;
+    SCOPED_JSON *limits = NULL;
+    struct record_attempt record = { .verdict = &attempt->verdict };
+
+    if (attempt->out != NULL && attempt->err != NULL) {
+        stream_record(attempt, false, &out);
+        stream_record(attempt, true, &err);
+        record.out = &out;
+        record.err = &err;
+    }
+    if (attempt->execution != NULL) {
+        limits = execution_limits_enforced(attempt->execution);
+        record.containment = execution_containment(attempt->execution);
+        record.limits_enforced = limits;
+        record.result = execution_result(attempt->execution);
+        record.progress = execution_progress(attempt->execution);
+    }
+    return record_attempt_json(&record);
+}
+
+static void retention(struct attempt *attempt, enum job_state state, int64_t *ret_ms, int64_t *ret_count)
+{
+    const struct config_queue *queue = config_queue(attempt->worker->config, attempt->lease.queue);
+
+    *ret_ms = state == JOB_COMPLETED ? queue->keep_completed_ms : queue->keep_failed_ms;
+    *ret_count = state == JOB_COMPLETED ? queue->keep_completed_count : queue->keep_failed_count;
+}
+
+static void settle(struct attempt *attempt)
+{
+    ask(attempt, BROKER_SETTLE, on_settled);
+    attempt->json = make_record(attempt);
+    attempt->finished_ms = clock_wall_ms();
+    attempt->req.settle.id = attempt->lease.id;
+    attempt->req.settle.queue = attempt->lease.queue;
+    attempt->req.settle.attempt = attempt->lease.attempt;
+    attempt->req.settle.plan = attempt->plan;
+    attempt->req.settle.attempt_json = attempt->json;
+    attempt->req.settle.started_ms = attempt->started_ms;
+    attempt->req.settle.finished_ms = attempt->finished_ms;
+    if (attempt->out_committed)
+        attempt->req.settle.out = sink_inline(attempt->out, &attempt->req.settle.out_len);
+    if (attempt->err_committed)
+        attempt->req.settle.errout = sink_inline(attempt->err, &attempt->req.settle.errout_len);
+    retention(attempt, attempt->plan.state, &attempt->req.settle.keep_ms, &attempt->req.settle.keep_count);
+    submit(attempt);
+    move(attempt, ATTEMPT_COMMITTED);
+}
+
+/* ---- commit: stderr first, then stdout, each committed or aborted ---- */
+
+static void plan(struct attempt *attempt)
+{
+    enum outcome outcome = verdict_outcome(&attempt->verdict, attempt->spec);
+
+    if (outcome != OUTCOME_NOTHING)
+        attempt->plan = retry_plan(outcome, attempt->spec, attempt->lease.attempts_used, attempt->lease.put_backs,
+                                   worker_random01(attempt->worker));
+}
+
+static bool commits(const struct attempt *attempt, bool is_stderr)
+{
+    const struct sink *sink = is_stderr ? attempt->err : attempt->out;
+    const struct spec *spec = attempt->spec;
+    enum outcome outcome = verdict_outcome(&attempt->verdict, spec);
+    bool opened = is_stderr ? attempt->err_opened : attempt->out_opened;
+    int failed = attempt->execution != NULL ? execution_stream_result(attempt->execution, is_stderr) : 0;
+
+    if (outcome == OUTCOME_NOTHING || sink == NULL || !opened)
+        return false;
+    if (failed < 0 && failed != -EPROTO && failed != -EFBIG) /* the sink itself failed */
+        return false;
+    if (outcome == OUTCOME_COMPLETED || spec->commit == COMMIT_ALWAYS)
+        return true;
+    return spec->commit == COMMIT_DEFAULT && (is_stderr || sink_commits_always(sink));
+}
+
+static void end_stdout(struct attempt *attempt);
+
+/* A commit that failed is a sink failure of the attempt: what it wrote is nowhere. */
+static void commit_failed(struct attempt *attempt, const struct mandor_err *err)
+{
+    log_event(LOG_ERROR, attempt->lease.id, attempt->lease.attempt, "%s", err->msg);
+    if (attempt->verdict.cause != CAUSE_EXIT)
+        return;
+    attempt->verdict.cause = CAUSE_SINK;
+    (void)snprintf(attempt->verdict.error, sizeof attempt->verdict.error, "%s", err->msg);
+    plan(attempt);
+}
+
+static void on_stdout_done(void *arg, int result, const struct mandor_err *err)
+{
+    struct attempt *attempt = arg;
+
+    OBJ_CHECK(attempt, ATTEMPT_MAGIC);
+    if (result < 0)
+        commit_failed(attempt, err);
+    attempt->out_committed = attempt->out_committed && result >= 0;
+    if (attempt->verdict.cause == CAUSE_LOST_LEASE)
+        lost(attempt, "its processes were ended");
+    else
+        settle(attempt);
+}
+
+static void on_stderr_done(void *arg, int result, const struct mandor_err *err)
+{
+    struct attempt *attempt = arg;
+
+    OBJ_CHECK(attempt, ATTEMPT_MAGIC);
+    if (result < 0)
+        commit_failed(attempt, err);
+    attempt->err_committed = attempt->err_committed && result >= 0;
+    end_stdout(attempt);
+}
+
+static void end_stdout(struct attempt *attempt)
+{
+    attempt->out_committed = commits(attempt, false);
+    if (attempt->out == NULL || attempt->out_failed)
+        on_stdout_done(attempt, 0, NULL);
+    else if (attempt->out_committed)
+        sink_commit(attempt->out, on_stdout_done, attempt);
+    else
+        sink_abort(attempt->out, on_stdout_done, attempt);
+}
+
+static void end_sinks(struct attempt *attempt)
+{
+    attempt->err_committed = commits(attempt, true);
+    if (attempt->err == NULL || attempt->err_failed)
+        on_stderr_done(attempt, 0, NULL);
+    else if (attempt->err_committed)
+        sink_commit(attempt->err, on_stderr_done, attempt);
+    else
+        sink_abort(attempt->err, on_stderr_done, attempt);
+}
+
+static void on_begin_settle(struct broker_req *req)
+{
+    struct attempt *attempt = answered(req);
+
+    if (req->status == -ESTALE) {
+        attempt->verdict.cause = CAUSE_LOST_LEASE; /* abort everything, write nothing */
+        end_sinks(attempt);
+        return;
+    }
+    if (req->status < 0) {
+        retry_later(attempt);
+        return;
+    }
+    end_sinks(attempt);
+}
+
+/* The fence stands before anything becomes visible outside of the record (design, Sinks). */
+static void commit(struct attempt *attempt)
+{
+    bool publishes = (commits(attempt, false) && sink_publishes(attempt->out)) ||
+                     (commits(attempt, true) && sink_publishes(attempt->err));
+
+    if (!publishes) {
+        end_sinks(attempt);
+        return;
+    }
+    ask(attempt, BROKER_BEGIN_SETTLE, on_begin_settle);
+    attempt->req.begin_settle.id = attempt->lease.id;
+    attempt->req.begin_settle.attempt = attempt->lease.attempt;
+    submit(attempt);
+}
+
+static void ended(struct attempt *attempt)
+{
+    plan(attempt);
+    attempt->phase = "settling";
+    move(attempt, ATTEMPT_ENDED);
+    commit(attempt);
+}
+
+/* It never ran: a verdict of our own. */
+static void end_unrun(struct attempt *attempt, enum cause cause, int code, const char *why)
+{
+    attempt->verdict = (struct verdict){ .cause = cause, .exit_code = -1 };
+    if (cause == CAUSE_SPAWN) {
+        attempt->verdict.stage = STAGE_PREPARE;
+        attempt->verdict.spawn_errno = -code;
+    }
+    (void)snprintf(attempt->verdict.error, sizeof attempt->verdict.error, "%s", why);
+    ended(attempt);
+}
+
+/* ---- the executor's events ---- */
+
+static void on_running(void *arg, pid_t pid, const char *slot, const char *containment)
+{
+    struct attempt *attempt = arg;
+
+    attempt->pid = pid;
+    attempt->containment = containment;
+    (void)snprintf(attempt->slot, sizeof attempt->slot, "%s", slot != NULL ? slot : "");
+    attempt->phase = "running";
+    worker_note_phases(attempt->worker);
+    if (attempt->stop_asked)
+        execution_stop(attempt->execution, attempt->stop_cause, -1, NULL);
+}
+
+static void on_phase(void *arg, const char *phase)
+{
+    struct attempt *attempt = arg;
+
+    attempt->phase = phase;
+    if (str_eq(phase, "kill_pending"))
+        log_event(LOG_WARN, attempt->lease.id, attempt->lease.attempt,
+                  "its processes do not die (uninterruptible); other jobs go on");
+    worker_note_phases(attempt->worker);
+}
+
+static void on_log(void *arg, const char *text)
+{
+    struct attempt *attempt = arg;
+    log_event(LOG_INFO, attempt->lease.id, attempt->lease.attempt, "job says: %s", text);
+}
+
+static void on_ended(void *arg, const struct verdict *verdict)
+{
+    struct attempt *attempt = arg;
+
+    OBJ_CHECK(attempt, ATTEMPT_MAGIC);
+    attempt->verdict = *verdict;
+    attempt->verdict.wall_ms = clock_mono_ms() - attempt->started_mono_ms;
+    ended(attempt);
+}
+
+/* ---- start ---- */
+
+static void on_out_opened(void *arg, int result, const struct mandor_err *err)
+{
+    struct attempt *attempt = arg;
+
+    OBJ_CHECK(attempt, ATTEMPT_MAGIC);
+    attempt->out_opened = result >= 0;
+    attempt->out_failed = result < 0;
+    if (attempt->state == ATTEMPT_RUNNING)
+        execution_sink_ready(attempt->execution, attempt->out, result, err);
+}
+
+static void on_err_opened(void *arg, int result, const struct mandor_err *err)
+{
+    struct attempt *attempt = arg;
+
+    OBJ_CHECK(attempt, ATTEMPT_MAGIC);
+    attempt->err_opened = result >= 0;
+    attempt->err_failed = result < 0;
+    if (attempt->state == ATTEMPT_RUNNING)
+        execution_sink_ready(attempt->execution, attempt->err, result, err);
+}
+
+static int open_sink(struct attempt *attempt, bool is_stderr, struct mandor_err *err)
+{
+    const char *stream = is_stderr ? "stderr" : "stdout";
+    const struct spec_str *url = is_stderr ? &attempt->spec->stderr_sink : &attempt->spec->stdout_sink;
+    SCOPED_FREE char *expanded = spec_expand(url->bytes, attempt->lease.id, attempt->lease.queue,
+                                             attempt->lease.attempt, stream, err);
+    char journal[4096];
+    struct sink_target target = {
+        .url = expanded,
+        .job_id = attempt->lease.id,
+        .attempt = attempt->lease.attempt,
+        .stream = stream,
+        .data_dir = attempt->worker->setup.data_dir,
+        .journal_dir = journal,
+        .inherit_fd = -1,
+    };
+
+    if (expanded == NULL)
+        return err->code;
+    (void)snprintf(journal, sizeof journal, "%s/journal/%s", target.data_dir, attempt->worker->setup.name);
+    return sink_open(&attempt->worker->loop, &target, is_stderr ? on_err_opened : on_out_opened, attempt,
+                     is_stderr ? &attempt->err : &attempt->out, err);
+}
+
+static int execute(struct attempt *attempt, struct mandor_err *err)
+{
+    static const struct execution_events events = {
+        .on_running = on_running, .on_phase = on_phase, .on_log = on_log, .on_ended = on_ended
+    };
+    struct execution_request request = {
+        .env = &attempt->worker->env,
+        .spec = attempt->spec,
+        .id = attempt->lease.id,
+        .queue = attempt->lease.queue,
+        .attempt = attempt->lease.attempt,
+        .out = attempt->out,
+        .err = attempt->err,
+    };
+
+    return executor_start(&request, &events, attempt, &attempt->execution, err);
+}
+
+static int parse_spec(struct attempt *attempt, struct mandor_err *err)
+{
+    SCOPED_JSON *json = NULL;
+    int r = json_parse(attempt->lease.spec_text, strlen(attempt->lease.spec_text), &json, err);
+
+    if (r == 0)
+        r = spec_from_json(json, config_queue(attempt->worker->config, attempt->lease.queue)->defaults,
+                           &attempt->spec, err);
+    return r;
+}
+
+static void run(struct attempt *attempt)
+{
+    struct mandor_err err = { 0 };
+
+    attempt->phase = "starting";
+    attempt->started_ms = clock_wall_ms();
+    attempt->started_mono_ms = clock_mono_ms();
+    if (attempt->req.start.cancelled) {
+        end_unrun(attempt, CAUSE_CANCELLED, 0, "cancelled before it ran");
+        return;
+    }
+    if (attempt->stop_asked) {
+        end_unrun(attempt, attempt->stop_cause, 0, "stopped before it ran");
+        return;
+    }
+    if (open_sink(attempt, false, &err) < 0 || open_sink(attempt, true, &err) < 0) {
+        end_unrun(attempt, CAUSE_SINK, err.code, err.msg);
+        return;
+    }
+    if (execute(attempt, &err) < 0) {
+        end_unrun(attempt, CAUSE_SPAWN, err.code, err.msg);
+        return;
+    }
+    move(attempt, ATTEMPT_STARTED);
+}
+
+static void on_started(struct broker_req *req)
+{
+    struct attempt *attempt = answered(req);
+
+    if (req->status == -ESTALE) {
+        lost(attempt, "somebody else took the job before it was started");
+        return;
+    }
+    if (req->status < 0) {
+        retry_later(attempt);
+        return;
+    }
+    attempt->lease.attempt = req->start.attempt;
+    run(attempt);
+}
+
+/* A job whose text cannot be read (a broker's other client wrote it) fails with the reason, like a program that is missing. */
+static struct spec *stand_in_spec(void)
+{
+    SCOPED_JSON *json = json_pack("{s:[s]}", "exec", "invalid");
+    struct spec *spec = NULL;
+
+    if (json == NULL || spec_from_json(json, NULL, &spec, NULL) < 0)
+        BUG("the stand-in job must be valid");
+    return spec;
+}
+
+static void on_started_invalid(struct broker_req *req)
+{
+    struct attempt *attempt = answered(req);
+    struct mandor_err err = { 0 };
+
+    if (req->status == -ESTALE) {
+        lost(attempt, "somebody else took the job before it was started");
+        return;
+    }
+    if (req->status < 0) {
+        retry_later(attempt);
+        return;
+    }
+    attempt->lease.attempt = req->start.attempt;
+    attempt->started_ms = clock_wall_ms();
+    (void)parse_spec(attempt, &err);
+    attempt->spec = stand_in_spec();
+    end_unrun(attempt, CAUSE_SPAWN, -EINVAL, err.msg);
+}
+
+void attempt_start(struct attempt *attempt)
+{
+    OBJ_CHECK(attempt, ATTEMPT_MAGIC);
+    struct mandor_err err;
+    bool valid = parse_spec(attempt, &err) == 0;
+
+    list_remove(&attempt->queue_node);
+    list_init(&attempt->queue_node);
+    move(attempt, ATTEMPT_START);
+    ask(attempt, BROKER_START, valid ? on_started : on_started_invalid);
+    attempt->req.start.id = attempt->lease.id;
+    attempt->req.start.attempt = attempt->lease.attempt;
+    submit(attempt);
+}
+
+void attempt_stop(struct attempt *attempt, enum cause cause, int64_t grace_ms, const char *why)
+{
+    OBJ_CHECK(attempt, ATTEMPT_MAGIC);
+    if (attempt->state == ATTEMPT_RUNNING) {
+        execution_stop(attempt->execution, cause, grace_ms, why);
+    } else if (attempt->state == ATTEMPT_STARTING && !attempt->stop_asked) {
+        attempt->stop_asked = true;
+        attempt->stop_cause = cause;
+    } else if (attempt->state == ATTEMPT_LEASED && cause == CAUSE_LOST_LEASE) {
+        attempt_drop(attempt);
+    }
+}

@@ -1,0 +1,373 @@
+/* live.c - contract in live.h. */
+#include "worker/live.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/metrics.h"
+#include "worker/attempt.h"
+#include "worker/scheduler.h"
+
+#define LIVE_MAGIC 0x6c697665u
+#define CLIENT_MAGIC 0x6c636c69u
+#define REQUEST_MAX 4096
+#define BACKLOG_MAX ((size_t)256 << 10) /* bytes queued for a slow client before bytes are skipped */
+#define SNAPSHOT_MS 500
+#define CLIENTS_MAX 64
+
+struct live {
+    uint32_t magic;
+    struct worker *worker;
+    uv_pipe_t server;
+    struct list clients;
+    size_t client_count;
+    char path[4096];
+};
+
+struct client {
+    uint32_t magic;
+    struct live *live;
+    struct list node;
+    uv_pipe_t pipe;
+    uv_timer_t timer; /* top: the next snapshot */
+    struct follower out, err;
+    bool follows_out, follows_err;
+    char id[64]; /* job that is followed; "" = none */
+    int64_t attempt;
+    size_t skipped;
+    unsigned closing;
+    size_t request_len;
+    char request[REQUEST_MAX];
+};
+
+/* ---- frames ---- */
+
+struct frame {
+    uv_write_t write;
+    unsigned char bytes[];
+};
+
+static void close_client(struct client *client);
+
+static void on_written(uv_write_t *write, int status)
+{
+    struct client *client = write->handle->data;
+
+    free(CONTAINER_OF(write, struct frame, write));
+    if (status < 0 && status != UV_ECANCELED)
+        close_client(client);
+}
+
+static void send_frame(struct client *client, enum live_kind kind, const void *bytes, size_t len)
+{
+    struct frame *frame = malloc(sizeof *frame + 5 + len);
+
+    if (frame == NULL || client->closing > 0) {
+        free(frame);
+        return;
+    }
+    frame->bytes[0] = (unsigned char)kind;
+    for (int i = 0; i < 4; i++)
+        frame->bytes[1 + i] = (unsigned char)(len >> (8 * i));
+    if (len > 0)
+        memcpy(frame->bytes + 5, bytes, len);
+    uv_buf_t buf = uv_buf_init((char *)frame->bytes, (unsigned)(5 + len));
+    if (uv_write(&frame->write, (uv_stream_t *)&client->pipe, &buf, 1, on_written) < 0)
+        free(frame);
+}
+
+static void send_skipped(struct client *client)
+{
+    char text[64];
+
+    if (client->skipped == 0)
+        return;
+    int n = snprintf(text, sizeof text, "[… %zu bytes skipped]", client->skipped);
+    client->skipped = 0;
+    send_frame(client, LIVE_NOTICE, text, (size_t)n);
+}
+
+static void send_bytes(struct client *client, enum live_kind kind, const void *bytes, size_t len)
+{
+    if (uv_stream_get_write_queue_size((uv_stream_t *)&client->pipe) > BACKLOG_MAX) {
+        client->skipped += len;
+        return;
+    }
+    send_skipped(client);
+    send_frame(client, kind, bytes, len);
+}
+
+/* ---- follow ---- */
+
+static void on_out(struct follower *follower, const void *bytes, size_t len)
+{
+    send_bytes(follower->data, LIVE_STDOUT, bytes, len);
+}
+
+static void on_err(struct follower *follower, const void *bytes, size_t len)
+{
+    send_bytes(follower->data, LIVE_STDERR, bytes, len);
+}
+
+static void check_end(struct client *client)
+{
+    char text[160];
+
+    if (client->follows_out || client->follows_err)
+        return;
+    send_skipped(client);
+    int n = snprintf(text, sizeof text, "{\"id\":\"%s\",\"attempt\":%" PRId64 "}", client->id, client->attempt);
+    send_frame(client, LIVE_END, text, (size_t)n);
+}
+
+static void on_out_end(struct follower *follower)
+{
+    struct client *client = follower->data;
+    client->follows_out = false;
+    check_end(client);
+}
+
+static void on_err_end(struct follower *follower)
+{
+    struct client *client = follower->data;
+    client->follows_err = false;
+    check_end(client);
+}
+
+static void follow(struct client *client, const char *id)
+{
+    struct attempt *attempt = hash_gets(client->live->worker->by_id, id);
+    struct filter *filter;
+
+    (void)snprintf(client->id, sizeof client->id, "%s", id);
+    for (char *p = client->id; *p != '\0'; p++)
+        if (*p == '"' || *p == '\\' || (unsigned char)*p < ' ')
+            *p = '_';
+    if (attempt == NULL || attempt->state != ATTEMPT_RUNNING) {
+        check_end(client);
+        return;
+    }
+    client->attempt = attempt->lease.attempt;
+    if ((filter = execution_filter(attempt->execution, false)) != NULL) {
+        client->out = (struct follower){ .on_bytes = on_out, .on_end = on_out_end, .data = client };
+        client->follows_out = true;
+        filter_follow(filter, &client->out);
+    }
+    if ((filter = execution_filter(attempt->execution, true)) != NULL) {
+        client->err = (struct follower){ .on_bytes = on_err, .on_end = on_err_end, .data = client };
+        client->follows_err = true;
+        filter_follow(filter, &client->err);
+    }
+}
+
+/* ---- snapshots ---- */
+
+static json_t *running_json(const struct attempt *attempt)
+{
+    struct filter_stats out = { 0 }, err = { 0 };
+    const json_t *said = NULL;
+    json_t *command = json_array();
+
+    for (size_t i = 0; attempt->spec != NULL && i < attempt->spec->argc; i++)
+        (void)json_array_append_new(command, json_bytes(attempt->spec->argv[i].bytes, attempt->spec->argv[i].len));
+    if (attempt->state == ATTEMPT_RUNNING) {
+        filter_stats(execution_filter(attempt->execution, false), &out);
+        filter_stats(execution_filter(attempt->execution, true), &err);
+        said = execution_progress(attempt->execution);
+    }
+    return json_pack("{s:s, s:s, s:I, s:s?, s:i, s:o, s:I, s:I, s:I, s:O?}", "id", attempt->lease.id, "queue",
+                     attempt->lease.queue, "attempt", (json_int_t)attempt->lease.attempt, "phase", attempt->phase,
+                     "pid", (int)attempt->pid, "command", command, "started_ms", (json_int_t)attempt->started_ms,
+                     "out_bytes", (json_int_t)out.bytes, "err_bytes", (json_int_t)err.bytes, "progress",
+                     (json_t *)(uintptr_t)said);
+}
+
+json_t *live_snapshot(struct worker *worker)
+{
+    json_t *running = json_array();
+
+    LIST_FOREACH (attempt, &worker->attempts, struct attempt, node)
+        if (attempt_holds_slot(attempt))
+            (void)json_array_append_new(running, running_json(attempt));
+    return json_pack("{s:s, s:i, s:I, s:b, s:o, s:o}", "worker", worker->setup.name, "pid", (int)getpid(),
+                     "concurrency", (json_int_t)scheduler_concurrency(worker->scheduler), "stopping",
+                     (int)worker->stopping, "running", running, "metrics", metrics_json());
+}
+
+static void send_snapshot(struct client *client)
+{
+    SCOPED_JSON *json = live_snapshot(client->live->worker);
+    SCOPED_FREE char *text = json != NULL ? json_text(json) : NULL;
+
+    if (text != NULL && uv_stream_get_write_queue_size((uv_stream_t *)&client->pipe) < BACKLOG_MAX)
+        send_frame(client, LIVE_SNAPSHOT, text, strlen(text));
+}
+
+static void on_snapshot(uv_timer_t *timer)
+{
+    send_snapshot(timer->data);
+}
+
+/* ---- clients ---- */
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    struct client *client = handle->data;
+
+    if (--client->closing > 0)
+        return;
+    client->live->client_count--;
+    OBJ_FINI(client);
+    free(client);
+}
+
+static void close_client(struct client *client)
+{
+    OBJ_CHECK(client, CLIENT_MAGIC);
+    if (client->closing > 0)
+        return;
+    client->closing = 2;
+    list_remove(&client->node);
+    if (client->follows_out)
+        filter_unfollow(&client->out);
+    if (client->follows_err)
+        filter_unfollow(&client->err);
+    uv_close((uv_handle_t *)&client->pipe, on_handle_closed);
+    uv_close((uv_handle_t *)&client->timer, on_handle_closed);
+}
+
+static void serve(struct client *client, const char *line, size_t len)
+{
+    SCOPED_JSON *json = NULL;
+    struct mandor_err err = { 0 };
+
+    if (json_parse(line, len, &json, &err) == 0 && json_is_string(json_object_get(json, "follow"))) {
+        follow(client, json_string_value(json_object_get(json, "follow")));
+        return;
+    }
+    if (json_is_true(json_object_get(json, "top"))) {
+        send_snapshot(client);
+        (void)uv_timer_start(&client->timer, on_snapshot, SNAPSHOT_MS, SNAPSHOT_MS);
+        return;
+    }
+    const char *why = err.code < 0 ? err.msg : "expected {\"follow\": ID} or {\"top\": true}";
+    send_frame(client, LIVE_NOTICE, why, strlen(why));
+}
+
+static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
+{
+    struct client *client = handle->data;
+
+    (void)suggested;
+    *buf = uv_buf_init(client->request + client->request_len, (unsigned)(REQUEST_MAX - client->request_len));
+}
+
+static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
+{
+    struct client *client = stream->data;
+    char *newline;
+
+    (void)buf;
+    if (n < 0) { /* end of file, or no room left for a request: UV_ENOBUFS */
+        close_client(client);
+        return;
+    }
+    client->request_len += (size_t)n;
+    while ((newline = memchr(client->request, '\n', client->request_len)) != NULL) {
+        size_t len = (size_t)(newline - client->request);
+        serve(client, client->request, len);
+        client->request_len -= len + 1;
+        memmove(client->request, newline + 1, client->request_len);
+    }
+}
+
+static void on_connection(uv_stream_t *server, int status)
+{
+    struct live *live = server->data;
+    struct client *client;
+
+    if (status < 0 || (client = calloc(1, sizeof *client)) == NULL)
+        return;
+    client->magic = CLIENT_MAGIC;
+    client->live = live;
+    (void)uv_pipe_init(&live->worker->loop, &client->pipe, 0);
+    (void)uv_timer_init(&live->worker->loop, &client->timer);
+    client->pipe.data = client->timer.data = client;
+    list_push_back(&live->clients, &client->node);
+    live->client_count++;
+    if (uv_accept(server, (uv_stream_t *)&client->pipe) < 0 || live->client_count > CLIENTS_MAX ||
+        uv_read_start((uv_stream_t *)&client->pipe, on_alloc, on_read) < 0)
+        close_client(client);
+}
+
+/* A path may be longer than sun_path has room for: bind through the directory's descriptor. */
+static int bind_at(int dir_fd, const char *name)
+{
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    SCOPED_FD fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (fd < 0)
+        return -errno;
+    int n = snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/%s", dir_fd, name);
+    if (n < 0 || (size_t)n >= sizeof address.sun_path)
+        return -ENAMETOOLONG;
+    if (bind(fd, (struct sockaddr *)&address, sizeof address) < 0)
+        return -errno;
+    if (fchmodat(dir_fd, name, 0600, 0) < 0)
+        return -errno;
+    return STEAL_FD(fd);
+}
+
+int live_new(struct worker *worker, struct live **ret, struct mandor_err *err)
+{
+    char dir[4096], name[256];
+    struct live *live = calloc(1, sizeof *live);
+
+    if (live == NULL)
+        return err_set(err, -ENOMEM, FAULT_HOST, "open the live socket");
+    live->magic = LIVE_MAGIC;
+    live->worker = worker;
+    list_init(&live->clients);
+    (void)snprintf(dir, sizeof dir, "%s/run", worker->setup.data_dir);
+    (void)snprintf(name, sizeof name, "%s.live", worker->setup.name);
+    (void)snprintf(live->path, sizeof live->path, "%s/run/%s", worker->setup.data_dir, name);
+
+    SCOPED_FD dir_fd = open(dir, O_DIRECTORY | O_PATH | O_CLOEXEC);
+    int fd = dir_fd < 0 ? -errno : bind_at(dir_fd, name);
+    if (fd < 0) {
+        free(live);
+        return err_set(err, fd, FAULT_HOST, "bind the live socket '%s' in '%s'", name, dir);
+    }
+    (void)uv_pipe_init(&worker->loop, &live->server, 0);
+    live->server.data = live;
+    int r = uv_pipe_open(&live->server, fd);
+    if (r == 0)
+        r = uv_listen((uv_stream_t *)&live->server, 16, on_connection);
+    if (r < 0) {
+        (void)close(fd);
+        return err_set(err, r, FAULT_HOST, "listen on the live socket"); /* fatal: the process ends */
+    }
+    uv_unref((uv_handle_t *)&live->server);
+    *ret = live;
+    return 0;
+}
+
+void live_close(struct live *live)
+{
+    OBJ_CHECK(live, LIVE_MAGIC);
+    (void)unlink(live->path);
+    LIST_FOREACH (client, &live->clients, struct client, node)
+        close_client(client);
+    uv_close((uv_handle_t *)&live->server, NULL);
+}
+
+struct live *live_free(struct live *live)
+{
+    free(live);
+    return NULL;
+}

@@ -1,0 +1,136 @@
+/* progress.c - contract in progress.h. */
+#include "worker/progress.h"
+
+#include <stdio.h>
+#include <sys/ioctl.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/metrics.h"
+#include "base/units.h"
+#include "worker/attempt.h"
+#include "worker/scheduler.h"
+
+#define REDRAW_MS 200
+
+struct progress {
+    struct worker *worker;
+    uv_timer_t timer;
+    bool colour, drawn;
+};
+
+static const struct {
+    const char *sign, *colour;
+} looks[JOB_STATES] = {
+    [JOB_WAITING] = { "↻", "33" },   [JOB_DELAYED] = { "↻", "33" }, [JOB_ACTIVE] = { "…", "0" },
+    [JOB_COMPLETED] = { "✓", "32" }, [JOB_FAILED] = { "✗", "31" },  [JOB_CANCELLED] = { "⊘", "35" },
+};
+
+static void clear(struct progress *progress)
+{
+    if (progress->drawn)
+        (void)fputs("\r\033[K", stderr);
+    progress->drawn = false;
+}
+
+/* The command as one line: control characters never reach the terminal. */
+static void command_text(const struct attempt *attempt, char *text, size_t size)
+{
+    size_t used = 0;
+
+    for (size_t i = 0; i < attempt->spec->argc && used + 2 < size; i++) {
+        if (i > 0)
+            text[used++] = ' ';
+        for (const char *p = attempt->spec->argv[i].bytes; *p != '\0' && used + 1 < size; p++)
+            text[used++] = (unsigned char)*p < ' ' || *p == 127 ? '?' : *p;
+    }
+    text[used] = '\0';
+}
+
+static int columns(void)
+{
+    struct winsize size;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
+}
+
+/* How far a running job says it is: {"progress": 42} or any short JSON value. */
+static void add_progress(struct buf *line, const struct attempt *attempt)
+{
+    const json_t *value = attempt->execution != NULL ? execution_progress(attempt->execution) : NULL;
+
+    if (json_is_number(value))
+        (void)!buf_addf(line, " %.0f%%", json_number_value(value));
+}
+
+static void draw(uv_timer_t *timer)
+{
+    struct progress *progress = timer->data;
+    struct worker *worker = progress->worker;
+    char command[40];
+    SCOPED_BUF line = { 0 };
+
+    (void)!buf_addf(&line, "%zu running, %" PRId64 " completed, %" PRId64 " failed", scheduler_active(worker->scheduler),
+                    metric_get(METRIC_jobs_completed), metric_get(METRIC_jobs_failed));
+    LIST_FOREACH (attempt, &worker->attempts, struct attempt, node) {
+        if (attempt->state != ATTEMPT_RUNNING || line.len > (size_t)columns())
+            continue;
+        command_text(attempt, command, sizeof command);
+        (void)!buf_addf(&line, " │ %s %s", attempt->lease.id, command);
+        add_progress(&line, attempt);
+    }
+    clear(progress);
+    if (line.data != NULL)
+        (void)fprintf(stderr, "%.*s", columns() - 1, line.data);
+    (void)fflush(stderr);
+    progress->drawn = true;
+}
+
+struct progress *progress_new(struct worker *worker)
+{
+    if (!worker->setup.progress)
+        return NULL;
+
+    struct progress *progress = calloc(1, sizeof *progress);
+    if (progress == NULL)
+        return NULL;
+    progress->worker = worker;
+    progress->colour = getenv("NO_COLOR") == NULL;
+    (void)uv_timer_init(&worker->loop, &progress->timer);
+    progress->timer.data = progress;
+    (void)uv_timer_start(&progress->timer, draw, REDRAW_MS, REDRAW_MS);
+    uv_unref((uv_handle_t *)&progress->timer);
+    return progress;
+}
+
+void progress_settled(struct progress *progress, const struct attempt *attempt)
+{
+    char command[64], took[UNITS_TEXT_SIZE];
+
+    if (progress == NULL)
+        return;
+    command_text(attempt, command, sizeof command);
+    clear(progress);
+    (void)fprintf(stderr, progress->colour ? "\033[%s;1m%s\033[0m " : "%.0s%s ", looks[attempt->plan.state].colour,
+                  looks[attempt->plan.state].sign);
+    (void)fprintf(stderr, "%-5s %-9s %8s  %s", attempt->lease.id, job_state_name(attempt->plan.state),
+                  units_human_duration(attempt->verdict.wall_ms, took), command);
+    if (attempt->plan.state != JOB_COMPLETED)
+        (void)fprintf(stderr, "  (%s%s%.100s)", cause_name(attempt->verdict.cause),
+                      attempt->verdict.error[0] != '\0' ? ": " : "", attempt->verdict.error);
+    (void)fputc('\n', stderr);
+}
+
+void progress_close(struct progress *progress)
+{
+    if (progress == NULL)
+        return;
+    clear(progress);
+    (void)fflush(stderr);
+    uv_close((uv_handle_t *)&progress->timer, NULL);
+}
+
+struct progress *progress_free(struct progress *progress)
+{
+    free(progress);
+    return NULL;
+}

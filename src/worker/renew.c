@@ -1,0 +1,114 @@
+/* renew.c - leases are kept while jobs run, and acted upon when they are lost (I7).
+ *
+ * A third of the lease after the last success everything that is held is renewed in one request; its answer also tells of
+ * cancels.  A worker that cannot renew ends its trees before the lease runs out, whoever may hold the broker up. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "worker/attempt.h"
+
+#define MARGIN_MS 5000 /* trees are killed this long before the lease expires */
+
+struct renewal {
+    struct broker_req req;
+    struct worker *worker;
+    int64_t asked_boot_ms;
+    struct lease_ref *refs;
+    unsigned char *flags;
+    char **ids;
+};
+
+static void free_renewal(struct renewal *renewal)
+{
+    for (size_t i = 0; i < renewal->req.renew.count; i++)
+        free(renewal->ids[i]);
+    free(renewal->ids);
+    free(renewal->refs);
+    free(renewal->flags);
+    free(renewal);
+}
+
+static void act(struct worker *worker, const struct lease_ref *ref, unsigned flags)
+{
+    struct attempt *attempt = hash_gets(worker->by_id, ref->id);
+
+    if (flags == 0 || attempt == NULL || attempt->lease.attempt != ref->attempt)
+        return; /* it has moved on since the question was asked */
+    if (flags & RENEW_LOST)
+        attempt_stop(attempt, CAUSE_LOST_LEASE, 0, "lease lost");
+    else if (flags & RENEW_CANCEL)
+        attempt_stop(attempt, CAUSE_CANCELLED, -1, "cancelled");
+}
+
+static void on_renewed(struct broker_req *req)
+{
+    struct renewal *renewal = req->data;
+    struct worker *worker = renewal->worker;
+
+    worker->renewing = false;
+    if (req->status < 0) {
+        log_warn("leases were not renewed: %s", req->err.msg);
+    } else {
+        worker->renewed_boot_ms = renewal->asked_boot_ms;
+        for (size_t i = 0; i < req->renew.count; i++)
+            act(worker, &renewal->refs[i], renewal->flags[i]);
+    }
+    free_renewal(renewal);
+    worker_check_done(worker);
+}
+
+/* While START is under way nobody knows which token is in force; it extends the lease itself. */
+static bool renewable(const struct attempt *attempt)
+{
+    return !(attempt->state == ATTEMPT_STARTING && attempt->req_busy) && attempt->state != ATTEMPT_SETTLING;
+}
+
+void renew_ask(struct worker *worker)
+{
+    size_t count = 0;
+
+    if (worker->renewing || worker->closing)
+        return;
+    LIST_FOREACH (attempt, &worker->attempts, struct attempt, node)
+        count += renewable(attempt);
+    if (count == 0) {
+        worker->renewed_boot_ms = clock_boot_ms();
+        return;
+    }
+
+    struct renewal *renewal = calloc(1, sizeof *renewal);
+    if (renewal == NULL)
+        return;
+    renewal->worker = worker;
+    renewal->refs = calloc(count, sizeof *renewal->refs);
+    renewal->flags = calloc(count, 1);
+    renewal->ids = calloc(count, sizeof *renewal->ids);
+    renewal->req = (struct broker_req){ .op = BROKER_RENEW, .done = on_renewed, .data = renewal };
+    if (renewal->refs == NULL || renewal->flags == NULL || renewal->ids == NULL) {
+        free_renewal(renewal);
+        return;
+    }
+    LIST_FOREACH (attempt, &worker->attempts, struct attempt, node) {
+        size_t n = renewal->req.renew.count;
+        if (!renewable(attempt) || (renewal->ids[n] = strdup(attempt->lease.id)) == NULL)
+            continue;
+        renewal->refs[n] = (struct lease_ref){ .id = renewal->ids[n], .attempt = attempt->lease.attempt };
+        renewal->req.renew.count++;
+    }
+    renewal->req.renew.refs = renewal->refs;
+    renewal->req.renew.flags = renewal->flags;
+    renewal->asked_boot_ms = clock_boot_ms();
+    worker->renewing = true;
+    broker_submit(worker->broker, &renewal->req);
+}
+
+void renew_check_expiry(struct worker *worker)
+{
+    int64_t lease_ms = worker->config->lease_ms;
+    int64_t margin_ms = MIN((int64_t)MARGIN_MS, lease_ms / 3);
+    int64_t age_ms = clock_boot_ms() - worker->renewed_boot_ms;
+
+    if (age_ms < lease_ms - margin_ms)
+        return;
+    LIST_FOREACH (attempt, &worker->attempts, struct attempt, node)
+        attempt_stop(attempt, CAUSE_LOST_LEASE, 0, "the lease could not be renewed in time");
+}

@@ -1,0 +1,463 @@
+/* scheduler.c - contract in scheduler.h. */
+#include "worker/scheduler.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/metrics.h"
+#include "worker/attempt.h"
+
+#define SCHEDULER_MAGIC 0x73636864u
+#define LEASE_MAX 256    /* jobs in one request */
+#define SETTLING_MAX 256 /* unsettled attempts beyond the slots, before leasing pauses */
+#define RATE_WINDOW_MS 1000
+
+struct squeue {
+    char *name;
+    size_t limit; /* slots of this queue; SIZE_MAX = none of its own */
+    double weight, pass;
+    size_t active;       /* attempts that hold a slot */
+    struct list leased;  /* attempts that wait for one, oldest first */
+    size_t leased_count;
+    bool named;          /* by configuration or --queue: asked for by name */
+};
+
+struct scheduler {
+    uint32_t magic;
+    struct worker *worker;
+    size_t concurrency;
+    struct squeue **queues;
+    size_t queue_count;
+    bool all; /* serve whatever queues the broker has */
+    size_t active, leased;
+
+    struct broker_req req;
+    bool asking, ask_again, full_quota;
+    bool dry; /* the broker had less than we wanted: only a wake-up makes it worth asking again */
+    struct lease leases[LEASE_MAX];
+    struct lease_queue *asked;
+    bool drained;
+    uv_timer_t due;
+
+    int64_t window_at_ms; /* completions of the last and this window: how far to lease ahead */
+    size_t window_count, window_last;
+};
+
+/* ---- queues ---- */
+
+static void configure_queue(struct scheduler *scheduler, struct squeue *queue)
+{
+    const struct config_queue *config = config_queue(scheduler->worker->config, queue->name);
+
+    queue->limit = config->concurrency > 0 ? (size_t)config->concurrency : SIZE_MAX;
+    queue->weight = (double)MAX(config->weight, (int64_t)1);
+}
+
+static struct squeue *find(struct scheduler *scheduler, const char *name)
+{
+    for (size_t i = 0; i < scheduler->queue_count; i++)
+        if (str_eq(scheduler->queues[i]->name, name))
+            return scheduler->queues[i];
+    return NULL;
+}
+
+/* Join at the pace of the others: idleness saves up no credit. */
+static double lowest_pass(const struct scheduler *scheduler)
+{
+    double lowest = 0;
+    bool any = false;
+
+    for (size_t i = 0; i < scheduler->queue_count; i++) {
+        const struct squeue *queue = scheduler->queues[i];
+        if (queue->active + queue->leased_count > 0 && (!any || queue->pass < lowest)) {
+            lowest = queue->pass;
+            any = true;
+        }
+    }
+    return lowest;
+}
+
+static struct squeue *obtain(struct scheduler *scheduler, const char *name)
+{
+    struct squeue *queue = find(scheduler, name);
+    if (queue != NULL)
+        return queue;
+
+    struct squeue **grown = realloc(scheduler->queues, (scheduler->queue_count + 1) * sizeof *grown);
+    if (grown == NULL)
+        return NULL;
+    scheduler->queues = grown;
+    queue = calloc(1, sizeof *queue);
+    if (queue == NULL || (queue->name = strdup(name)) == NULL) {
+        free(queue);
+        return NULL;
+    }
+    list_init(&queue->leased);
+    queue->pass = lowest_pass(scheduler);
+    configure_queue(scheduler, queue);
+    scheduler->queues[scheduler->queue_count++] = queue;
+    return queue;
+}
+
+static void name_queues(struct scheduler *scheduler)
+{
+    const struct worker_setup *setup = &scheduler->worker->setup;
+    const struct config *config = scheduler->worker->config;
+    size_t count = setup->queue_count > 0 ? setup->queue_count : config->queue_count;
+
+    scheduler->all = count == 0;
+    for (size_t i = 0; i < scheduler->queue_count; i++)
+        scheduler->queues[i]->named = false;
+    for (size_t i = 0; i < count; i++) {
+        struct squeue *queue =
+            obtain(scheduler, setup->queue_count > 0 ? setup->queues[i] : config->queues[i].name);
+        if (queue != NULL)
+            queue->named = true;
+    }
+}
+
+/* ---- how much to lease ---- */
+
+static void roll_window(struct scheduler *scheduler)
+{
+    int64_t now = clock_mono_ms();
+
+    if (now - scheduler->window_at_ms < RATE_WINDOW_MS)
+        return;
+    scheduler->window_last = now - scheduler->window_at_ms < 2 * RATE_WINDOW_MS ? scheduler->window_count : 0;
+    scheduler->window_count = 0;
+    scheduler->window_at_ms = now;
+}
+
+static size_t ahead(struct scheduler *scheduler)
+{
+    roll_window(scheduler);
+    size_t rate = MAX(scheduler->window_last, scheduler->window_count);
+    return MIN(scheduler->concurrency, rate);
+}
+
+static size_t room(struct scheduler *scheduler)
+{
+    const struct worker *worker = scheduler->worker;
+    size_t target = scheduler->concurrency + ahead(scheduler);
+    size_t held = scheduler->active + scheduler->leased;
+
+    if (worker->stopping || worker->settling >= SETTLING_MAX + scheduler->concurrency || held >= target)
+        return 0;
+    return MIN(target - held, (size_t)LEASE_MAX);
+}
+
+static size_t queue_room(struct scheduler *scheduler, const struct squeue *queue)
+{
+    size_t held = queue->active + queue->leased_count;
+    size_t bound = queue->limit;
+
+    if (bound < SIZE_MAX)
+        bound += MIN(bound, ahead(scheduler));
+    return held >= bound ? 0 : bound - held;
+}
+
+static int by_pass(const void *a, const void *b)
+{
+    const struct squeue *const *x = a, *const *y = b;
+    return ((*x)->pass > (*y)->pass) - ((*x)->pass < (*y)->pass);
+}
+
+/* Each queue's share of want by weight first; a second request takes what the others left. */
+static size_t choose_queues(struct scheduler *scheduler, size_t want, bool shares)
+{
+    double weights = 0;
+    size_t count = 0;
+
+    qsort(scheduler->queues, scheduler->queue_count, sizeof(struct squeue *), by_pass);
+    for (size_t i = 0; i < scheduler->queue_count; i++)
+        if (scheduler->queues[i]->named && queue_room(scheduler, scheduler->queues[i]) > 0)
+            weights += scheduler->queues[i]->weight;
+    for (size_t i = 0; i < scheduler->queue_count; i++) {
+        struct squeue *queue = scheduler->queues[i];
+        size_t max = queue_room(scheduler, queue);
+        if (!queue->named || max == 0)
+            continue;
+        if (shares)
+            max = MIN(max, (size_t)((double)want * queue->weight / weights + 0.999));
+        scheduler->asked[count++] = (struct lease_queue){ .name = queue->name, .max = MIN(max, want) };
+    }
+    return count;
+}
+
+static void on_due(uv_timer_t *timer)
+{
+    struct scheduler *scheduler = timer->data;
+    worker_recover(scheduler->worker); /* makes due jobs ready, then wakes us */
+}
+
+void scheduler_due(struct scheduler *scheduler, int64_t in_ms)
+{
+    uint64_t when = (uint64_t)MAX(in_ms, (int64_t)0);
+
+    OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
+    if (!uv_is_active((uv_handle_t *)&scheduler->due) || uv_timer_get_due_in(&scheduler->due) > when)
+        (void)uv_timer_start(&scheduler->due, on_due, when, 0);
+}
+
+static void ask(struct scheduler *scheduler, bool shares);
+
+static void keep(struct scheduler *scheduler, struct lease *lease)
+{
+    struct squeue *queue = obtain(scheduler, lease->queue);
+    struct attempt *attempt = queue != NULL ? attempt_new(scheduler->worker, lease) : NULL;
+
+    if (attempt == NULL) {
+        log_error("out of memory: a leased job waits until its lease expires");
+        lease_done(lease);
+        return;
+    }
+    if (queue->active + queue->leased_count == 0)
+        queue->pass = MAX(queue->pass, lowest_pass(scheduler));
+    list_push_back(&queue->leased, &attempt->queue_node);
+    queue->leased_count++;
+    scheduler->leased++;
+}
+
+static void on_leased(struct broker_req *req)
+{
+    struct scheduler *scheduler = req->data;
+    struct worker *worker = scheduler->worker;
+    size_t want = req->lease.want, count = req->lease.count;
+
+    OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
+    scheduler->asking = false;
+    if (req->status < 0) {
+        scheduler->dry = true; /* the next tick tries again */
+        log_warn("%s", req->err.msg);
+        return;
+    }
+    scheduler->drained = req->lease.drained;
+    scheduler->dry = count < want && scheduler->full_quota;
+    if (req->lease.next_due_ms >= 0 && !worker->stopping)
+        scheduler_due(scheduler, req->lease.next_due_ms);
+    for (size_t i = 0; i < count; i++)
+        keep(scheduler, &req->lease.leases[i]);
+
+    if (worker->stopping) {
+        scheduler_give_back(scheduler, 0);
+    } else if (scheduler->ask_again) {
+        scheduler->dry = false;
+        scheduler_kick(scheduler);
+    } else if (count < want && !scheduler->full_quota) {
+        ask(scheduler, false); /* shares held somebody back: take what is left */
+        scheduler_kick(scheduler);
+    } else {
+        scheduler_kick(scheduler);
+    }
+    worker_check_done(worker);
+}
+
+static void ask(struct scheduler *scheduler, bool shares)
+{
+    struct worker *worker = scheduler->worker;
+    size_t want = room(scheduler);
+
+    scheduler->ask_again = false;
+    if (want == 0 || worker->closing)
+        return;
+    struct lease_queue *asked = realloc(scheduler->asked, (scheduler->queue_count + 1) * sizeof *asked);
+    if (asked == NULL)
+        return; /* the next tick tries again */
+    scheduler->asked = asked;
+    size_t count = scheduler->all ? 0 : choose_queues(scheduler, want, shares);
+    if (count == 0 && !scheduler->all)
+        return;
+    scheduler->full_quota = !shares || count <= 1;
+    scheduler->asking = true;
+    scheduler->req = (struct broker_req){ .op = BROKER_LEASE, .done = on_leased, .data = scheduler };
+    scheduler->req.lease.want = want;
+    scheduler->req.lease.queues = scheduler->asked;
+    scheduler->req.lease.queue_count = count;
+    scheduler->req.lease.leases = scheduler->leases;
+    broker_submit(worker->broker, &scheduler->req);
+}
+
+/* ---- slots ---- */
+
+static struct squeue *next_queue(struct scheduler *scheduler)
+{
+    struct squeue *best = NULL;
+
+    for (size_t i = 0; i < scheduler->queue_count; i++) {
+        struct squeue *queue = scheduler->queues[i];
+        if (queue->leased_count == 0 || queue->active >= queue->limit)
+            continue;
+        if (best == NULL || queue->pass < best->pass)
+            best = queue;
+    }
+    return best;
+}
+
+static void start_next(struct scheduler *scheduler, struct squeue *queue)
+{
+    struct attempt *attempt = LIST_ENTRY(queue->leased.next, struct attempt, queue_node);
+
+    queue->leased_count--;
+    scheduler->leased--;
+    queue->active++;
+    scheduler->active++;
+    queue->pass += 1.0 / queue->weight;
+    attempt_start(attempt);
+}
+
+void scheduler_kick(struct scheduler *scheduler)
+{
+    OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
+    struct squeue *queue;
+
+    while (!scheduler->worker->stopping && scheduler->active < scheduler->concurrency &&
+           (queue = next_queue(scheduler)) != NULL)
+        start_next(scheduler, queue);
+    /* Ask early enough that slots do not run dry, and late enough that many jobs share a transaction. */
+    if (!scheduler->asking && scheduler->leased <= ahead(scheduler) / 2 && !scheduler->dry)
+        ask(scheduler, true);
+}
+
+void scheduler_wake(struct scheduler *scheduler)
+{
+    OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
+    scheduler->dry = false;
+    if (scheduler->asking)
+        scheduler->ask_again = true;
+    else
+        ask(scheduler, true);
+}
+
+void scheduler_freed(struct scheduler *scheduler, struct attempt *attempt)
+{
+    OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
+    struct squeue *queue = find(scheduler, attempt->lease.queue);
+
+    BUG_ON(queue == NULL || queue->active == 0 || scheduler->active == 0);
+    queue->active--;
+    scheduler->active--;
+    roll_window(scheduler);
+    scheduler->window_count++;
+    scheduler->drained = false;
+    if (queue->limit < SIZE_MAX) /* it may not have been asked for while it was full */
+        scheduler->dry = false;
+    scheduler_kick(scheduler);
+}
+
+struct give_back {
+    struct broker_req req;
+    struct lease_ref refs[LEASE_MAX];
+    char *ids[LEASE_MAX];
+};
+
+static void on_given_back(struct broker_req *req)
+{
+    struct give_back *give = req->data;
+
+    if (req->status < 0)
+        log_warn("%s, the jobs wait for the lease to expire", req->err.msg);
+    for (size_t i = 0; i < req->give_back.count; i++)
+        free(give->ids[i]);
+    free(give);
+}
+
+static void collect(struct scheduler *scheduler, struct squeue *queue, int64_t before_ms, struct give_back *give)
+{
+    LIST_FOREACH (attempt, &queue->leased, struct attempt, queue_node) {
+        size_t n = give->req.give_back.count;
+        if (n == LEASE_MAX || attempt->leased_mono_ms > before_ms || (give->ids[n] = strdup(attempt->lease.id)) == NULL)
+            continue;
+        give->refs[n] = (struct lease_ref){ .id = give->ids[n], .attempt = attempt->lease.attempt };
+        give->req.give_back.count++;
+        queue->leased_count--;
+        scheduler->leased--;
+        attempt_drop(attempt);
+    }
+}
+
+void scheduler_give_back(struct scheduler *scheduler, int64_t older_than_ms)
+{
+    OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
+    if (scheduler->leased == 0)
+        return;
+
+    struct give_back *give = calloc(1, sizeof *give);
+    if (give == NULL)
+        return; /* the next tick tries again */
+    give->req = (struct broker_req){ .op = BROKER_GIVE_BACK, .done = on_given_back, .data = give };
+    give->req.give_back.refs = give->refs;
+    for (size_t i = 0; i < scheduler->queue_count; i++)
+        collect(scheduler, scheduler->queues[i], clock_mono_ms() - older_than_ms, give);
+    if (give->req.give_back.count > 0)
+        broker_submit(scheduler->worker->broker, &give->req);
+    else
+        free(give);
+}
+
+/* ---- life ---- */
+
+void scheduler_configure(struct scheduler *scheduler)
+{
+    OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
+    const struct worker *worker = scheduler->worker;
+
+    scheduler->concurrency =
+        (size_t)(worker->setup.concurrency > 0 ? worker->setup.concurrency : worker->config->concurrency);
+    name_queues(scheduler);
+    for (size_t i = 0; i < scheduler->queue_count; i++)
+        configure_queue(scheduler, scheduler->queues[i]);
+}
+
+int scheduler_new(struct worker *worker, struct scheduler **ret)
+{
+    struct scheduler *scheduler = calloc(1, sizeof *scheduler);
+
+    if (scheduler == NULL)
+        return -ENOMEM;
+    scheduler->magic = SCHEDULER_MAGIC;
+    scheduler->worker = worker;
+    (void)uv_timer_init(&worker->loop, &scheduler->due);
+    scheduler->due.data = scheduler;
+    scheduler_configure(scheduler);
+    *ret = scheduler;
+    return 0;
+}
+
+void scheduler_close(struct scheduler *scheduler)
+{
+    OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
+    uv_close((uv_handle_t *)&scheduler->due, NULL);
+}
+
+struct scheduler *scheduler_free(struct scheduler *scheduler)
+{
+    if (scheduler == NULL)
+        return NULL;
+    for (size_t i = 0; i < scheduler->queue_count; i++) {
+        free(scheduler->queues[i]->name);
+        free(scheduler->queues[i]);
+    }
+    free(scheduler->queues);
+    free(scheduler->asked);
+    OBJ_FINI(scheduler);
+    free(scheduler);
+    return NULL;
+}
+
+bool scheduler_drained(const struct scheduler *scheduler)
+{
+    OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
+    return scheduler->drained && scheduler->active == 0 && scheduler->leased == 0 && !scheduler->asking;
+}
+
+int64_t scheduler_concurrency(const struct scheduler *scheduler)
+{
+    OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
+    return (int64_t)scheduler->concurrency;
+}
+
+size_t scheduler_active(const struct scheduler *scheduler)
+{
+    OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
+    return scheduler->active;
+}

@@ -1,0 +1,423 @@
+/* worker.c - contract in worker.h: wires the modules together, and ends them in order. */
+#include "worker/worker.h"
+
+#include <stdio.h>
+#include <sys/resource.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/metrics.h"
+#include "os/notify.h"
+#include "sink/sink.h"
+#include "worker/attempt.h"
+#include "exec/env.h"
+#include "worker/live.h"
+#include "worker/progress.h"
+#include "worker/scheduler.h"
+
+#define TICK_MS 1000
+#define PHASE_DELAY_MS 200  /* shorter attempts cost the broker no extra write */
+#define GIVE_BACK_MS 1000   /* a job leased ahead waits this long for a slot here, then anybody may have it */
+#define LAST_GRACE_MS 10000 /* after everything was told to end: for settling */
+
+/* ---- small services ---- */
+
+double worker_random01(struct worker *worker)
+{
+    /* xorshift64*: jitter needs spread, not secrecy. */
+    worker->random ^= worker->random >> 12;
+    worker->random ^= worker->random << 25;
+    worker->random ^= worker->random >> 27;
+    return (double)((worker->random * 2685821657736338717u) >> 11) / 9007199254740992.0;
+}
+
+/* How long the callbacks of one loop turn took: nothing that is due waits longer than that. */
+static void on_turn(uv_prepare_t *handle)
+{
+    struct worker *worker = handle->data;
+    uint64_t now = uv_hrtime(), idle = uv_metrics_idle_time(&worker->loop);
+
+    if (worker->lag_last_ns != 0) {
+        uint64_t busy = (now - worker->lag_last_ns) - (idle - worker->lag_idle_ns);
+        metric_observe(METRIC_loop_lag_us, (int64_t)(busy / 1000));
+    }
+    worker->lag_last_ns = now;
+    worker->lag_idle_ns = idle;
+}
+
+/* ---- phases ---- */
+
+static void on_phase_noted(struct broker_req *req)
+{
+    struct attempt *attempt = req->data;
+
+    attempt->phase_busy = false;
+    if (req->status < 0)
+        log_debug("attempt", "job %s: phase was not noted: %s", attempt->lease.id, req->err.msg);
+    attempt_phase_done(attempt);
+}
+
+static void note_phase(struct worker *worker, struct attempt *attempt)
+{
+    attempt->phase_noted = attempt->phase;
+    attempt->phase_busy = true;
+    attempt->phase_req = (struct broker_req){ .op = BROKER_PHASE, .done = on_phase_noted, .data = attempt };
+    attempt->phase_req.phase.id = attempt->lease.id;
+    attempt->phase_req.phase.attempt = attempt->lease.attempt;
+    attempt->phase_req.phase.phase = attempt->phase;
+    attempt->phase_req.phase.containment = attempt->slot[0] != '\0' ? attempt->slot : NULL;
+    broker_submit(worker->broker, &attempt->phase_req);
+}
+
+static void on_phase_timer(uv_timer_t *timer)
+{
+    struct worker *worker = timer->data;
+
+    LIST_FOREACH (attempt, &worker->attempts, struct attempt, node)
+        if (attempt->state == ATTEMPT_RUNNING && !attempt->phase_busy && attempt->phase != attempt->phase_noted)
+            note_phase(worker, attempt);
+}
+
+void worker_note_phases(struct worker *worker)
+{
+    if (!uv_is_active((uv_handle_t *)&worker->phase_timer))
+        (void)uv_timer_start(&worker->phase_timer, on_phase_timer, PHASE_DELAY_MS, 0);
+}
+
+/* ---- recovery ---- */
+
+/* What the broker calls on its own thread for a worker that is dead: text is what REGISTER said, "<name>\n<base>". */
+static int empty_dead(const char *text, void *arg)
+{
+    struct worker *worker = arg;
+    const char *base = strchr(text, '\n');
+    char path[4096];
+    struct mandor_err err;
+
+    if (base == NULL)
+        return 0;
+    int name_len = (int)(base - text);
+    int r = nursery_empty_dead(base + 1, &err);
+    if (r < 0) {
+        if (r != -EAGAIN)
+            log_warn("clean up after worker '%.*s': %s", name_len, text, err.msg);
+        return r == -EAGAIN ? r : 0;
+    }
+    (void)snprintf(path, sizeof path, "%s/journal/%.*s", worker->setup.data_dir, name_len, text);
+    if (sink_sweep(path, &err) < 0 && err.code != -ENOENT)
+        log_warn("sweep after worker '%.*s': %s", name_len, text, err.msg);
+    static const char *const kinds[] = { "live", "sock" };
+    for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+        (void)snprintf(path, sizeof path, "%s/run/%.*s.%s", worker->setup.data_dir, name_len, text, kinds[i]);
+        (void)unlink(path); /* usually gone already */
+    }
+    log_warn("worker '%.*s' had died: what it left was ended and removed", name_len, text);
+    return 0;
+}
+
+static void on_recovered(struct broker_req *req)
+{
+    struct worker *worker = req->data;
+
+    worker->recovering = false;
+    if (req->status < 0)
+        log_warn("recovery: %s", req->err.msg);
+    else if (req->recover.due > 0 || req->recover.recovered > 0)
+        scheduler_wake(worker->scheduler);
+    worker_check_done(worker);
+}
+
+void worker_recover(struct worker *worker)
+{
+    if (worker->recovering || worker->closing || !worker->registered)
+        return;
+    worker->recovering = true;
+    worker->recover_req = (struct broker_req){ .op = BROKER_RECOVER, .done = on_recovered, .data = worker };
+    worker->recover_req.recover.empty = empty_dead;
+    worker->recover_req.recover.arg = worker;
+    broker_submit(worker->broker, &worker->recover_req);
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+    struct worker *worker = timer->data;
+
+    if (clock_boot_ms() - worker->renewed_boot_ms >= worker->config->lease_ms / 3)
+        renew_ask(worker);
+    renew_check_expiry(worker);
+    worker_recover(worker);
+    scheduler_give_back(worker->scheduler, GIVE_BACK_MS);
+    if (!worker->stopping)
+        scheduler_wake(worker->scheduler);
+    worker_check_done(worker);
+}
+
+static void on_wake(void *arg)
+{
+    struct worker *worker = arg;
+
+    renew_ask(worker); /* it tells of cancels */
+    scheduler_wake(worker->scheduler);
+}
+
+/* ---- stop ---- */
+
+static void stop_all(struct worker *worker, int64_t grace_ms)
+{
+    LIST_FOREACH (attempt, &worker->attempts, struct attempt, node)
+        attempt_stop(attempt, CAUSE_SHUTDOWN, grace_ms, "the worker was told to stop");
+}
+
+static int64_t longest_grace(struct worker *worker)
+{
+    int64_t longest = 0;
+
+    LIST_FOREACH (attempt, &worker->attempts, struct attempt, node)
+        if (attempt->spec != NULL)
+            longest = MAX(longest, attempt->spec->kill_after_ms);
+    return longest;
+}
+
+/* Everything was told to end and the time for that is over: say what is left; the guard ends it. */
+static void give_up(struct worker *worker)
+{
+    LIST_FOREACH (attempt, &worker->attempts, struct attempt, node)
+        log_event(LOG_ERROR, attempt->lease.id, attempt->lease.attempt, "left behind at shutdown: %s, phase %s",
+                  attempt_state_name(attempt->state), attempt->phase != NULL ? attempt->phase : "none");
+    _exit(125);
+}
+
+static void on_stop_timer(uv_timer_t *timer)
+{
+    struct worker *worker = timer->data;
+
+    if (worker->terminating) {
+        give_up(worker);
+        return;
+    }
+    worker_stop(worker);
+}
+
+static const char *plural(size_t count)
+{
+    return count == 1 ? "" : "s";
+}
+
+void worker_stop(struct worker *worker)
+{
+    size_t active = scheduler_active(worker->scheduler);
+
+    if (!worker->stopping) {
+        worker->stopping = true;
+        (void)notify_send("STOPPING=1");
+        log_info("stopping: %zu job%s may end within %" PRId64 " ms", active, plural(active),
+                 worker->config->shutdown_timeout_ms);
+        scheduler_give_back(worker->scheduler, 0);
+        (void)uv_timer_start(&worker->stop_timer, on_stop_timer, (uint64_t)worker->config->shutdown_timeout_ms, 0);
+    } else if (!worker->terminating) {
+        worker->terminating = true;
+        log_info("stopping now: %zu job%s put back", active, active == 1 ? " is" : "s are");
+        (void)uv_timer_start(&worker->stop_timer, on_stop_timer,
+                             (uint64_t)(longest_grace(worker) + LAST_GRACE_MS), 0);
+        stop_all(worker, -1);
+    } else {
+        stop_all(worker, 0);
+    }
+    worker_check_done(worker);
+}
+
+void worker_reload(struct worker *worker)
+{
+    struct config *config = NULL;
+    struct mandor_err err;
+
+    if (config_load(worker->setup.config_path, &config, &err) < 0) {
+        log_error("the configuration stays as it was: %s", err.msg);
+        return;
+    }
+    config_free(worker->config);
+    worker->config = config;
+    scheduler_configure(worker->scheduler);
+    scheduler_wake(worker->scheduler);
+    log_info("configuration read again%s%s", config->path != NULL ? " from " : "",
+             config->path != NULL ? config->path : "");
+}
+
+/* ---- the end, in order: no attempt is left ---- */
+
+static void close_rest(struct worker *worker)
+{
+    signals_stop(worker);
+    scheduler_close(worker->scheduler);
+    live_close(worker->live);
+    progress_close(worker->progress);
+    filter_pool_close(worker->filters);
+    uv_close((uv_handle_t *)&worker->tick, NULL);
+    uv_close((uv_handle_t *)&worker->phase_timer, NULL);
+    uv_close((uv_handle_t *)&worker->stop_timer, NULL);
+    uv_close((uv_handle_t *)&worker->lag, NULL);
+    nursery_close(worker->nursery, NULL, NULL);
+    broker_close(worker->broker, NULL, NULL);
+}
+
+static void on_unregistered(struct broker_req *req)
+{
+    struct worker *worker = req->data;
+
+    if (req->status < 0)
+        log_warn("the next worker will clean up: %s", req->err.msg);
+    (void)unlink(worker->setup.lock_path);
+    close_rest(worker);
+}
+
+void worker_check_done(struct worker *worker)
+{
+    if (worker->closing || !worker->registered || worker->recovering || worker->renewing ||
+        !list_empty(&worker->attempts))
+        return;
+    if (!worker->stopping && !(worker->setup.drain && scheduler_drained(worker->scheduler)))
+        return;
+
+    worker->closing = true;
+    static struct broker_req req; /* outlives everything; one worker a process */
+    req = (struct broker_req){ .op = BROKER_UNREGISTER, .done = on_unregistered, .data = worker };
+    broker_submit(worker->broker, &req);
+}
+
+/* ---- the beginning ---- */
+
+static void on_guard_lost(void *arg)
+{
+    (void)arg;
+    log_error("the guard process has died: everything was ended, leaving");
+    _exit(125);
+}
+
+static int start_parts(struct worker *worker, struct mandor_err *err)
+{
+    const struct worker_setup *setup = &worker->setup;
+    char scratch[4096];
+    int r = broker_open(setup->broker_url, &worker->loop, true, &worker->broker, err);
+
+    if (r < 0)
+        return r;
+    (void)snprintf(scratch, sizeof scratch, "%s/scratch", setup->data_dir);
+    struct nursery_options options = {
+        .name = setup->name,
+        .scratch_dir = scratch,
+        .adopt_orphans = true,
+        .guard_fd = setup->guard_fd,
+        .on_guard_lost = on_guard_lost,
+        .arg = worker,
+    };
+    if ((r = nursery_new(&worker->loop, &options, &worker->nursery, err)) < 0)
+        return r;
+    if ((r = filter_pool_new(&worker->loop, (size_t)worker->config->buffer_max_bytes, &worker->filters)) < 0 ||
+        (r = hash_new(&worker->by_id)) < 0 || (r = env_passed(worker->config->env_pass, &worker->env_pass)) < 0 ||
+        (r = scheduler_new(worker, &worker->scheduler)) < 0 || (r = signals_start(worker)) < 0)
+        return err_set(err, r, FAULT_HOST, "start worker");
+    worker->env = (struct executor_env){ .loop = &worker->loop,
+                                         .nursery = worker->nursery,
+                                         .filters = worker->filters,
+                                         .env_pass = worker->env_pass };
+    worker->progress = progress_new(worker);
+    if ((r = live_new(worker, &worker->live, err)) < 0)
+        return r;
+    return broker_listen(worker->broker, setup->name, on_wake, worker, err);
+}
+
+/* The queues that this worker serves, as JSON; [] = all. */
+static char *queues_text(const struct worker *worker)
+{
+    SCOPED_JSON *names = json_array();
+    const struct worker_setup *setup = &worker->setup;
+
+    for (size_t i = 0; i < setup->queue_count; i++)
+        (void)json_array_append_new(names, json_string(setup->queues[i]));
+    for (size_t i = 0; setup->queue_count == 0 && i < worker->config->queue_count; i++)
+        (void)json_array_append_new(names, json_string(worker->config->queues[i].name));
+    return json_text(names);
+}
+
+static int register_worker(struct worker *worker, struct mandor_err *err)
+{
+    SCOPED_FREE char *queues = queues_text(worker);
+    SCOPED_BUF base = { 0 };
+    struct broker_req req = { .op = BROKER_REGISTER };
+
+    if (queues == NULL || buf_addf(&base, "%s\n%s", worker->setup.name, nursery_base_text(worker->nursery)) < 0)
+        return err_set(err, -ENOMEM, FAULT_HOST, "register worker");
+    req.reg.worker = worker->setup.name;
+    req.reg.lock_path = worker->setup.lock_path;
+    req.reg.containment = base.data;
+    req.reg.queues = queues;
+    int r = broker_wait(worker->broker, &req);
+    if (r < 0) {
+        *err = req.err;
+        return r;
+    }
+    worker->registered = true;
+    return 0;
+}
+
+static void init_handles(struct worker *worker)
+{
+    (void)uv_timer_init(&worker->loop, &worker->tick);
+    (void)uv_timer_init(&worker->loop, &worker->phase_timer);
+    (void)uv_timer_init(&worker->loop, &worker->stop_timer);
+    (void)uv_prepare_init(&worker->loop, &worker->lag);
+    worker->tick.data = worker->phase_timer.data = worker->stop_timer.data = worker->lag.data = worker;
+    (void)uv_prepare_start(&worker->lag, on_turn);
+    uv_unref((uv_handle_t *)&worker->lag);
+}
+
+static void announce(struct worker *worker)
+{
+    const struct contain_host *host = nursery_host(worker->nursery);
+
+    log_info("worker %s: %" PRId64 " at a time, containment %s, broker %s", worker->setup.name,
+             scheduler_concurrency(worker->scheduler), spec_containment_name(host->automatic),
+             worker->setup.broker_url);
+    (void)notify_send("READY=1");
+}
+
+int worker_run(const struct worker_setup *setup)
+{
+    struct worker *worker = calloc(1, sizeof *worker);
+    struct mandor_err err = { 0 };
+
+    if (worker == NULL || uv_loop_init(&worker->loop) < 0) {
+        log_error("start worker: out of memory");
+        return 125;
+    }
+    (void)uv_loop_configure(&worker->loop, UV_METRICS_IDLE_TIME);
+    worker->setup = *setup;
+    worker->config = setup->config;
+    worker->random = (uint64_t)clock_mono_ns() ^ ((uint64_t)getpid() << 32) ^ 0x9e3779b97f4a7c15u;
+    worker->renewed_boot_ms = clock_boot_ms();
+    list_init(&worker->attempts);
+    init_handles(worker);
+
+    if (start_parts(worker, &err) < 0 || register_worker(worker, &err) < 0) {
+        log_error("%s", err.msg);
+        _exit(err_exit_code(&err)); /* nothing runs yet; the guard sees to the rest */
+    }
+    announce(worker);
+    (void)uv_timer_start(&worker->tick, on_tick, TICK_MS, TICK_MS);
+    worker_recover(worker);
+    scheduler_wake(worker->scheduler);
+    (void)uv_run(&worker->loop, UV_RUN_DEFAULT);
+
+    int exit_code = worker->exit_code;
+    worker->scheduler = scheduler_free(worker->scheduler);
+    worker->progress = progress_free(worker->progress);
+    worker->live = live_free(worker->live);
+    worker->by_id = hash_free(worker->by_id);
+    env_free(worker->env_pass);
+    config_free(worker->config);
+    (void)uv_loop_close(&worker->loop);
+    free(worker);
+    return exit_code;
+}
