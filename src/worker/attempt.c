@@ -198,10 +198,7 @@ static void finish(struct attempt *attempt)
         uv_close((uv_handle_t *)&attempt->timer, on_timer_closed);
     if (attempt->execution != NULL)
         execution_close(attempt->execution, on_part_closed, attempt);
-    if (attempt->out != NULL)
-        sink_close(attempt->out);
-    if (attempt->err != NULL)
-        sink_close(attempt->err);
+    outputs_close(&attempt->outputs);
     on_part_closed(attempt);
 }
 
@@ -255,39 +252,15 @@ static void on_settled(struct broker_req *req)
     move(attempt, ATTEMPT_SETTLED);
 }
 
-static void stream_record(struct attempt *attempt, bool is_stderr, struct record_stream *ret)
-{
-    struct sink *sink = is_stderr ? attempt->err : attempt->out;
-    struct filter_stats stats = { 0 };
-
-    if (attempt->execution != NULL && execution_filter(attempt->execution, is_stderr) != NULL)
-        filter_stats(execution_filter(attempt->execution, is_stderr), &stats);
-    *ret = (struct record_stream){
-        .sink = sink_kind(sink),
-        .path = stats.spliced ? "splice" : "ring",
-        .target = sink_target_text(sink),
-        .bytes = stats.bytes,
-        .frames = stats.frames,
-        .pauses = stats.pauses,
-        .paused_ms = stats.paused_ms,
-        .discarded_bytes = stats.discarded_bytes,
-        .has_xxh3 = stats.has_xxh3,
-        .xxh3 = stats.xxh3,
-        .tail = stats.tail,
-        .tail_len = stats.tail_len,
-        .committed = is_stderr ? attempt->err_committed : attempt->out_committed,
-    };
-}
-
 static json_t *make_record(struct attempt *attempt)
 {
     struct record_stream out, err;
     SCOPED_JSON *limits = NULL;
     struct record_attempt record = { .verdict = &attempt->verdict };
 
-    if (attempt->out != NULL && attempt->err != NULL) {
-        stream_record(attempt, false, &out);
-        stream_record(attempt, true, &err);
+    if (attempt->outputs.out.sink != NULL && attempt->outputs.err.sink != NULL) {
+        outputs_record(&attempt->outputs, false, &out);
+        outputs_record(&attempt->outputs, true, &err);
         record.out = &out;
         record.err = &err;
     }
@@ -321,16 +294,16 @@ static void settle(struct attempt *attempt)
     attempt->req.settle.attempt_json = attempt->json;
     attempt->req.settle.started_ms = attempt->started_ms;
     attempt->req.settle.finished_ms = attempt->finished_ms;
-    if (attempt->out_committed)
-        attempt->req.settle.out = sink_inline(attempt->out, &attempt->req.settle.out_len);
-    if (attempt->err_committed)
-        attempt->req.settle.errout = sink_inline(attempt->err, &attempt->req.settle.errout_len);
+    if (attempt->outputs.out.committed)
+        attempt->req.settle.out = sink_inline(attempt->outputs.out.sink, &attempt->req.settle.out_len);
+    if (attempt->outputs.err.committed)
+        attempt->req.settle.errout = sink_inline(attempt->outputs.err.sink, &attempt->req.settle.errout_len);
     retention(attempt, attempt->plan.state, &attempt->req.settle.keep_ms, &attempt->req.settle.keep_count);
     submit(attempt);
     move(attempt, ATTEMPT_COMMITTED);
 }
 
-/* ---- commit: stderr first, then stdout, each committed or aborted ---- */
+/* ---- commit ---- */
 
 static void plan(struct attempt *attempt)
 {
@@ -341,81 +314,22 @@ static void plan(struct attempt *attempt)
                                    worker_random01(attempt->worker));
 }
 
-static bool commits(const struct attempt *attempt, bool is_stderr)
+static void on_outputs_ended(void *arg)
 {
-    const struct sink *sink = is_stderr ? attempt->err : attempt->out;
-    const struct spec *spec = attempt->spec;
-    enum outcome outcome = verdict_outcome(&attempt->verdict, spec);
-    bool opened = is_stderr ? attempt->err_opened : attempt->out_opened;
-    int failed = attempt->execution != NULL ? execution_stream_result(attempt->execution, is_stderr) : 0;
+    struct attempt *attempt = arg;
 
-    if (outcome == OUTCOME_NOTHING || sink == NULL || !opened)
-        return false;
-    if (failed < 0 && failed != -EPROTO && failed != -EFBIG) /* the sink itself failed */
-        return false;
-    if (outcome == OUTCOME_COMPLETED || spec->commit == COMMIT_ALWAYS)
-        return true;
-    return spec->commit == COMMIT_DEFAULT && (is_stderr || sink_commits_always(sink));
-}
-
-static void end_stdout(struct attempt *attempt);
-
-/* A commit that failed is a sink failure of the attempt: what it wrote is nowhere. */
-static void commit_failed(struct attempt *attempt, const struct mandor_err *err)
-{
-    log_event(LOG_ERROR, attempt->lease.id, attempt->lease.attempt, "%s", err->msg);
-    if (attempt->verdict.cause != CAUSE_EXIT)
+    OBJ_CHECK(attempt, ATTEMPT_MAGIC);
+    if (attempt->verdict.cause == CAUSE_LOST_LEASE) {
+        lost(attempt, "its processes were ended, its output dropped");
         return;
-    attempt->verdict.cause = CAUSE_SINK;
-    (void)snprintf(attempt->verdict.error, sizeof attempt->verdict.error, "%s", err->msg);
+    }
     plan(attempt);
+    settle(attempt);
 }
 
-static void on_stdout_done(void *arg, int result, const struct mandor_err *err)
+static void end_outputs(struct attempt *attempt)
 {
-    struct attempt *attempt = arg;
-
-    OBJ_CHECK(attempt, ATTEMPT_MAGIC);
-    if (result < 0)
-        commit_failed(attempt, err);
-    attempt->out_committed = attempt->out_committed && result >= 0;
-    if (attempt->verdict.cause == CAUSE_LOST_LEASE)
-        lost(attempt, "its processes were ended");
-    else
-        settle(attempt);
-}
-
-static void on_stderr_done(void *arg, int result, const struct mandor_err *err)
-{
-    struct attempt *attempt = arg;
-
-    OBJ_CHECK(attempt, ATTEMPT_MAGIC);
-    if (result < 0)
-        commit_failed(attempt, err);
-    attempt->err_committed = attempt->err_committed && result >= 0;
-    end_stdout(attempt);
-}
-
-static void end_stdout(struct attempt *attempt)
-{
-    attempt->out_committed = commits(attempt, false);
-    if (attempt->out == NULL || attempt->out_failed)
-        on_stdout_done(attempt, 0, NULL);
-    else if (attempt->out_committed)
-        sink_commit(attempt->out, on_stdout_done, attempt);
-    else
-        sink_abort(attempt->out, on_stdout_done, attempt);
-}
-
-static void end_sinks(struct attempt *attempt)
-{
-    attempt->err_committed = commits(attempt, true);
-    if (attempt->err == NULL || attempt->err_failed)
-        on_stderr_done(attempt, 0, NULL);
-    else if (attempt->err_committed)
-        sink_commit(attempt->err, on_stderr_done, attempt);
-    else
-        sink_abort(attempt->err, on_stderr_done, attempt);
+    outputs_end(&attempt->outputs, &attempt->verdict, on_outputs_ended, attempt);
 }
 
 static void on_begin_settle(struct broker_req *req)
@@ -424,24 +338,21 @@ static void on_begin_settle(struct broker_req *req)
 
     if (req->status == -ESTALE) {
         attempt->verdict.cause = CAUSE_LOST_LEASE; /* abort everything, write nothing */
-        end_sinks(attempt);
+        end_outputs(attempt);
         return;
     }
     if (req->status < 0) {
         retry_later(attempt);
         return;
     }
-    end_sinks(attempt);
+    end_outputs(attempt);
 }
 
 /* The fence stands before anything becomes visible outside of the record (design, Sinks). */
 static void commit(struct attempt *attempt)
 {
-    bool publishes = (commits(attempt, false) && sink_publishes(attempt->out)) ||
-                     (commits(attempt, true) && sink_publishes(attempt->err));
-
-    if (!publishes) {
-        end_sinks(attempt);
+    if (!outputs_publish(&attempt->outputs, &attempt->verdict)) {
+        end_outputs(attempt);
         return;
     }
     ask(attempt, BROKER_BEGIN_SETTLE, on_begin_settle);
@@ -452,7 +363,7 @@ static void commit(struct attempt *attempt)
 
 static void ended(struct attempt *attempt)
 {
-    plan(attempt);
+    attempt->outputs.spec = attempt->spec;
     attempt->phase = "settling";
     move(attempt, ATTEMPT_ENDED);
     commit(attempt);
@@ -514,50 +425,20 @@ static void on_ended(void *arg, const struct verdict *verdict)
 
 /* ---- start ---- */
 
-static void on_out_opened(void *arg, int result, const struct mandor_err *err)
+static int open_outputs(struct attempt *attempt, struct mandor_err *err)
 {
-    struct attempt *attempt = arg;
-
-    OBJ_CHECK(attempt, ATTEMPT_MAGIC);
-    attempt->out_opened = result >= 0;
-    attempt->out_failed = result < 0;
-    if (attempt->state == ATTEMPT_RUNNING)
-        execution_sink_ready(attempt->execution, attempt->out, result, err);
-}
-
-static void on_err_opened(void *arg, int result, const struct mandor_err *err)
-{
-    struct attempt *attempt = arg;
-
-    OBJ_CHECK(attempt, ATTEMPT_MAGIC);
-    attempt->err_opened = result >= 0;
-    attempt->err_failed = result < 0;
-    if (attempt->state == ATTEMPT_RUNNING)
-        execution_sink_ready(attempt->execution, attempt->err, result, err);
-}
-
-static int open_sink(struct attempt *attempt, bool is_stderr, struct mandor_err *err)
-{
-    const char *stream = is_stderr ? "stderr" : "stdout";
-    const struct spec_str *url = is_stderr ? &attempt->spec->stderr_sink : &attempt->spec->stdout_sink;
-    SCOPED_FREE char *expanded = spec_expand(url->bytes, attempt->lease.id, attempt->lease.queue,
-                                             attempt->lease.attempt, stream, err);
+    const struct worker_setup *setup = &attempt->worker->setup;
     char journal[4096];
-    struct sink_target target = {
-        .url = expanded,
-        .job_id = attempt->lease.id,
+    struct outputs_place place = {
+        .id = attempt->lease.id,
+        .queue = attempt->lease.queue,
         .attempt = attempt->lease.attempt,
-        .stream = stream,
-        .data_dir = attempt->worker->setup.data_dir,
+        .data_dir = setup->data_dir,
         .journal_dir = journal,
-        .inherit_fd = -1,
     };
 
-    if (expanded == NULL)
-        return err->code;
-    (void)snprintf(journal, sizeof journal, "%s/journal/%s", target.data_dir, attempt->worker->setup.name);
-    return sink_open(&attempt->worker->loop, &target, is_stderr ? on_err_opened : on_out_opened, attempt,
-                     is_stderr ? &attempt->err : &attempt->out, err);
+    (void)snprintf(journal, sizeof journal, "%s/journal/%s", setup->data_dir, setup->name);
+    return outputs_open(&attempt->outputs, &attempt->worker->loop, attempt->spec, &place, err);
 }
 
 static int execute(struct attempt *attempt, struct mandor_err *err)
@@ -571,11 +452,14 @@ static int execute(struct attempt *attempt, struct mandor_err *err)
         .id = attempt->lease.id,
         .queue = attempt->lease.queue,
         .attempt = attempt->lease.attempt,
-        .out = attempt->out,
-        .err = attempt->err,
+        .out = attempt->outputs.out.sink,
+        .err = attempt->outputs.err.sink,
     };
 
-    return executor_start(&request, &events, attempt, &attempt->execution, err);
+    int r = executor_start(&request, &events, attempt, &attempt->execution, err);
+    if (r == 0)
+        outputs_attach(&attempt->outputs, attempt->execution);
+    return r;
 }
 
 static int parse_spec(struct attempt *attempt, struct mandor_err *err)
@@ -604,7 +488,7 @@ static void run(struct attempt *attempt)
         end_unrun(attempt, attempt->stop_cause, 0, "stopped before it ran");
         return;
     }
-    if (open_sink(attempt, false, &err) < 0 || open_sink(attempt, true, &err) < 0) {
+    if (open_outputs(attempt, &err) < 0) {
         end_unrun(attempt, CAUSE_SINK, err.code, err.msg);
         return;
     }

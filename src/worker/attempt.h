@@ -2,6 +2,7 @@
 #ifndef WORKER_ATTEMPT_H
 #define WORKER_ATTEMPT_H
 
+#include "exec/outputs.h"
 #include "worker/worker.h"
 
 enum attempt_state {
@@ -37,9 +38,7 @@ struct attempt {
     struct spec *spec;
     struct verdict verdict;
     struct retry_plan plan;
-    struct sink *out, *err;
-    bool out_opened, err_opened, out_failed, err_failed;
-    bool out_committed, err_committed;
+    struct outputs outputs;
     struct execution *execution;
     struct broker_req req;       /* start, begin_settle, settle: one at a time */
     struct broker_req phase_req;

@@ -1,0 +1,157 @@
+/* outputs.c - contract in outputs.h. */
+#include "exec/outputs.h"
+
+#include <stdio.h>
+
+static void on_opened(void *arg, int result, const struct mandor_err *err)
+{
+    struct output *output = arg;
+
+    output->opened = result >= 0;
+    output->failed = result < 0;
+    if (output->outputs->execution != NULL)
+        execution_sink_ready(output->outputs->execution, output->sink, result, err);
+}
+
+static int open_one(struct output *output, uv_loop_t *loop, const struct outputs_place *place, struct mandor_err *err)
+{
+    const struct spec *spec = output->outputs->spec;
+    const char *stream = output->is_stderr ? "stderr" : "stdout";
+    const struct spec_str *url = output->is_stderr ? &spec->stderr_sink : &spec->stdout_sink;
+    SCOPED_FREE char *expanded = spec_expand(url->bytes, place->id, place->queue, place->attempt, stream, err);
+    struct sink_target target = {
+        .url = expanded,
+        .job_id = place->id,
+        .attempt = place->attempt,
+        .stream = stream,
+        .data_dir = place->data_dir,
+        .journal_dir = place->journal_dir,
+        .inherit_fd = output->is_stderr ? STDERR_FILENO : STDOUT_FILENO,
+    };
+
+    if (expanded == NULL)
+        return err->code;
+    return sink_open(loop, &target, on_opened, output, &output->sink, err);
+}
+
+int outputs_open(struct outputs *outputs, uv_loop_t *loop, const struct spec *spec,
+                 const struct outputs_place *place, struct mandor_err *err)
+{
+    *outputs = (struct outputs){ .spec = spec };
+    outputs->out.outputs = outputs->err.outputs = outputs;
+    outputs->err.is_stderr = true;
+
+    int r = open_one(&outputs->out, loop, place, err);
+    if (r == 0)
+        r = open_one(&outputs->err, loop, place, err);
+    return r;
+}
+
+void outputs_attach(struct outputs *outputs, struct execution *execution)
+{
+    outputs->execution = execution;
+}
+
+static bool commits(const struct output *output, const struct verdict *verdict)
+{
+    const struct outputs *outputs = output->outputs;
+    enum outcome outcome = verdict_outcome(verdict, outputs->spec);
+    int failed = outputs->execution != NULL ? execution_stream_result(outputs->execution, output->is_stderr) : 0;
+
+    if (outcome == OUTCOME_NOTHING || output->sink == NULL || !output->opened)
+        return false;
+    if (failed < 0 && failed != -EPROTO && failed != -EFBIG) /* the sink itself, not what the job wrote */
+        return false;
+    if (outcome == OUTCOME_COMPLETED || outputs->spec->commit == COMMIT_ALWAYS)
+        return true;
+    return outputs->spec->commit == COMMIT_DEFAULT && (output->is_stderr || sink_commits_always(output->sink));
+}
+
+bool outputs_publish(const struct outputs *outputs, const struct verdict *verdict)
+{
+    return (commits(&outputs->out, verdict) && sink_publishes(outputs->out.sink)) ||
+           (commits(&outputs->err, verdict) && sink_publishes(outputs->err.sink));
+}
+
+static void on_one_ended(void *arg, int result, const struct mandor_err *err);
+
+static void end_one(struct output *output)
+{
+    output->committed = commits(output, output->outputs->verdict);
+    if (output->sink == NULL || output->failed)
+        on_one_ended(output, 0, NULL);
+    else if (output->committed)
+        sink_commit(output->sink, on_one_ended, output);
+    else
+        sink_abort(output->sink, on_one_ended, output);
+}
+
+/* A commit that failed is a sink failure of the attempt: what it wrote is nowhere. */
+static void note_failure(struct output *output, const struct mandor_err *err)
+{
+    struct verdict *verdict = output->outputs->verdict;
+
+    if (!output->committed)
+        return;
+    output->committed = false;
+    if (verdict->cause == CAUSE_EXIT) {
+        verdict->cause = CAUSE_SINK;
+        (void)snprintf(verdict->error, sizeof verdict->error, "%s", err->msg);
+    }
+}
+
+static void on_one_ended(void *arg, int result, const struct mandor_err *err)
+{
+    struct output *output = arg;
+    struct outputs *outputs = output->outputs;
+
+    if (result < 0)
+        note_failure(output, err);
+    if (output->is_stderr)
+        end_one(&outputs->out);
+    else
+        outputs->on_ended(outputs->arg);
+}
+
+void outputs_end(struct outputs *outputs, struct verdict *verdict, void (*on_ended)(void *arg), void *arg)
+{
+    outputs->verdict = verdict;
+    outputs->on_ended = on_ended;
+    outputs->arg = arg;
+    outputs->out.outputs = outputs->err.outputs = outputs; /* they may never have been opened */
+    outputs->err.is_stderr = true;
+    end_one(&outputs->err);
+}
+
+void outputs_record(const struct outputs *outputs, bool is_stderr, struct record_stream *ret)
+{
+    const struct output *output = is_stderr ? &outputs->err : &outputs->out;
+    struct filter_stats stats = { 0 };
+
+    if (outputs->execution != NULL)
+        filter_stats(execution_filter(outputs->execution, is_stderr), &stats);
+    *ret = (struct record_stream){
+        .sink = sink_kind(output->sink),
+        .path = stats.spliced ? "splice" : "ring",
+        .target = sink_target_text(output->sink),
+        .bytes = stats.bytes,
+        .frames = stats.frames,
+        .pauses = stats.pauses,
+        .paused_ms = stats.paused_ms,
+        .discarded_bytes = stats.discarded_bytes,
+        .has_xxh3 = stats.has_xxh3,
+        .xxh3 = stats.xxh3,
+        .tail = stats.tail,
+        .tail_len = stats.tail_len,
+        .committed = output->committed,
+    };
+}
+
+void outputs_close(struct outputs *outputs)
+{
+    if (outputs->out.sink != NULL)
+        sink_close(outputs->out.sink);
+    if (outputs->err.sink != NULL)
+        sink_close(outputs->err.sink);
+    outputs->out.sink = outputs->err.sink = NULL;
+}

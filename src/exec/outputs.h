@@ -1,0 +1,48 @@
+/* outputs.h - the two sinks of an attempt: opened together, and ended one after the other by one rule.
+ *
+ *   stdout commits only when the attempt completes; stderr, and whatever goes to auto:, on every outcome (design, Sinks);
+ *   the job's `commit` overrides; nothing commits whose own sink has failed, or after a lost lease.
+ *
+ * Embedded in its owner.  Loop thread only. */
+#ifndef EXEC_OUTPUTS_H
+#define EXEC_OUTPUTS_H
+
+#include "exec/executor.h"
+#include "job/record.h"
+
+struct outputs {
+    struct output {
+        struct outputs *outputs;
+        struct sink *sink;
+        bool is_stderr, opened, failed, committed;
+    } out, err;
+    const struct spec *spec;
+    struct execution *execution; /* NULL before it was started */
+    struct verdict *verdict;
+    void (*on_ended)(void *arg);
+    void *arg;
+};
+
+struct outputs_place {
+    const char *id, *queue;
+    int64_t attempt;
+    const char *data_dir, *journal_dir; /* see struct sink_target; NULL with `run` */
+};
+
+/* Open both.  0, or -errno with *err: then outputs_end() still has to end what was opened. */
+MUST_CHECK int outputs_open(struct outputs *outputs, uv_loop_t *loop, const struct spec *spec,
+                            const struct outputs_place *place, struct mandor_err *err);
+/* The executor runs: tell it of sinks that open from now on. */
+void outputs_attach(struct outputs *outputs, struct execution *execution);
+
+/* Would ending with this verdict make anything visible outside of the record? */
+bool outputs_publish(const struct outputs *outputs, const struct verdict *verdict);
+/* Commit or abort stderr, then stdout.  A commit that fails turns an exit into cause `sink` in *verdict.  on_ended runs once. */
+void outputs_end(struct outputs *outputs, struct verdict *verdict, void (*on_ended)(void *arg), void *arg);
+
+/* One stream's part of the record, from filter and sink. */
+void outputs_record(const struct outputs *outputs, bool is_stderr, struct record_stream *ret);
+/* After on_ended: free the sinks. */
+void outputs_close(struct outputs *outputs);
+
+#endif
