@@ -186,6 +186,9 @@ struct broker_req {
  * Returns 0, -EINVAL (unknown scheme or malformed, FAULT_CALLER) or what the back end says. */
 MUST_CHECK int broker_open(const char *url, uv_loop_t *loop, bool worker, struct broker **ret,
                            struct mandor_err *err);
+/* Find out where url's broker keeps files on this machine and make <data_dir>/run (0700), before any thread or connection exists:
+ * `work` takes its liveness lock there and only then forks the guard.  *ret_data_dir: malloc'ed, absolute. */
+MUST_CHECK int broker_prepare(const char *url, char **ret_data_dir, struct mandor_err *err);
 /* Everything submitted is carried out first; on_closed (NULL allowed) runs last, then the broker is gone. */
 void broker_close(struct broker *broker, void (*on_closed)(void *arg), void *arg);
 

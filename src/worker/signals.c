@@ -9,12 +9,12 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "worker/attempt.h"
-#include "worker/live.h"
+#include "worker/live_server.h"
 #include "worker/scheduler.h"
 
 static void dump(struct worker *worker)
 {
-    SCOPED_JSON *json = live_snapshot(worker);
+    SCOPED_JSON *json = live_server_snapshot(worker);
     SCOPED_FREE char *text = json != NULL ? json_text(json) : NULL;
 
     if (text != NULL)

@@ -13,7 +13,7 @@
 #include "sink/sink.h"
 #include "worker/attempt.h"
 #include "exec/env.h"
-#include "worker/live.h"
+#include "worker/live_server.h"
 #include "worker/progress.h"
 #include "worker/scheduler.h"
 
@@ -251,7 +251,7 @@ static void close_rest(struct worker *worker)
 {
     signals_stop(worker);
     scheduler_close(worker->scheduler);
-    live_close(worker->live);
+    live_server_close(worker->live);
     progress_close(worker->progress);
     filter_pool_close(worker->filters);
     uv_close((uv_handle_t *)&worker->tick, NULL);
@@ -323,7 +323,7 @@ static int start_parts(struct worker *worker, struct mandor_err *err)
                                          .filters = worker->filters,
                                          .env_pass = worker->env_pass };
     worker->progress = progress_new(worker);
-    if ((r = live_new(worker, &worker->live, err)) < 0)
+    if ((r = live_server_new(worker, &worker->live, err)) < 0)
         return r;
     return broker_listen(worker->broker, setup->name, on_wake, worker, err);
 }
@@ -413,7 +413,7 @@ int worker_run(const struct worker_setup *setup)
     int exit_code = worker->exit_code;
     worker->scheduler = scheduler_free(worker->scheduler);
     worker->progress = progress_free(worker->progress);
-    worker->live = live_free(worker->live);
+    worker->live = live_server_free(worker->live);
     worker->by_id = hash_free(worker->by_id);
     env_free(worker->env_pass);
     config_free(worker->config);

@@ -17,7 +17,7 @@
 #include "stream/filter.h"
 
 struct attempt;
-struct live;
+struct live_server;
 struct scheduler;
 struct progress;
 
@@ -47,7 +47,7 @@ struct worker {
     struct executor_env env;
     char **env_pass; /* owned: what every job gets of our environment */
     struct scheduler *scheduler;
-    struct live *live;
+    struct live_server *live;
     struct progress *progress;
 
     struct list attempts; /* all that are leased, running or settling */

@@ -1,5 +1,5 @@
-/* live.c - contract in live.h. */
-#include "worker/live.h"
+/* live_server.c - contract in live_server.h. */
+#include "worker/live_server.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,14 +13,14 @@
 #include "worker/attempt.h"
 #include "worker/scheduler.h"
 
-#define LIVE_MAGIC 0x6c697665u
+#define SERVER_MAGIC 0x6c697665u
 #define CLIENT_MAGIC 0x6c636c69u
 #define REQUEST_MAX 4096
 #define BACKLOG_MAX ((size_t)256 << 10) /* bytes queued for a slow client before bytes are skipped */
 #define SNAPSHOT_MS 500
 #define CLIENTS_MAX 64
 
-struct live {
+struct live_server {
     uint32_t magic;
     struct worker *worker;
     uv_pipe_t server;
@@ -31,7 +31,7 @@ struct live {
 
 struct client {
     uint32_t magic;
-    struct live *live;
+    struct live_server *live;
     struct list node;
     uv_pipe_t pipe;
     uv_timer_t timer; /* top: the next snapshot */
@@ -187,7 +187,7 @@ static json_t *running_json(const struct attempt *attempt)
                      (json_t *)(uintptr_t)said);
 }
 
-json_t *live_snapshot(struct worker *worker)
+json_t *live_server_snapshot(struct worker *worker)
 {
     json_t *running = json_array();
 
@@ -201,7 +201,7 @@ json_t *live_snapshot(struct worker *worker)
 
 static void send_snapshot(struct client *client)
 {
-    SCOPED_JSON *json = live_snapshot(client->live->worker);
+    SCOPED_JSON *json = live_server_snapshot(client->live->worker);
     SCOPED_FREE char *text = json != NULL ? json_text(json) : NULL;
 
     if (text != NULL && uv_stream_get_write_queue_size((uv_stream_t *)&client->pipe) < BACKLOG_MAX)
@@ -288,7 +288,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 
 static void on_connection(uv_stream_t *server, int status)
 {
-    struct live *live = server->data;
+    struct live_server *live = server->data;
     struct client *client;
 
     if (status < 0 || (client = calloc(1, sizeof *client)) == NULL)
@@ -323,14 +323,14 @@ static int bind_at(int dir_fd, const char *name)
     return STEAL_FD(fd);
 }
 
-int live_new(struct worker *worker, struct live **ret, struct mandor_err *err)
+int live_server_new(struct worker *worker, struct live_server **ret, struct mandor_err *err)
 {
     char dir[4096], name[256];
-    struct live *live = calloc(1, sizeof *live);
+    struct live_server *live = calloc(1, sizeof *live);
 
     if (live == NULL)
         return err_set(err, -ENOMEM, FAULT_HOST, "open the live socket");
-    live->magic = LIVE_MAGIC;
+    live->magic = SERVER_MAGIC;
     live->worker = worker;
     list_init(&live->clients);
     (void)snprintf(dir, sizeof dir, "%s/run", worker->setup.data_dir);
@@ -357,16 +357,16 @@ int live_new(struct worker *worker, struct live **ret, struct mandor_err *err)
     return 0;
 }
 
-void live_close(struct live *live)
+void live_server_close(struct live_server *live)
 {
-    OBJ_CHECK(live, LIVE_MAGIC);
+    OBJ_CHECK(live, SERVER_MAGIC);
     (void)unlink(live->path);
     LIST_FOREACH (client, &live->clients, struct client, node)
         close_client(client);
     uv_close((uv_handle_t *)&live->server, NULL);
 }
 
-struct live *live_free(struct live *live)
+struct live_server *live_server_free(struct live_server *live)
 {
     free(live);
     return NULL;
