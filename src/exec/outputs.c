@@ -29,6 +29,8 @@ static int open_one(struct output *output, uv_loop_t *loop, const struct outputs
         .inherit_fd = output->is_stderr ? STDERR_FILENO : STDOUT_FILENO,
     };
 
+    if (place->open != NULL)
+        return place->open(place->open_arg, output->is_stderr, on_opened, output, &output->sink, err);
     if (expanded == NULL)
         return err->code;
     return sink_open(loop, &target, on_opened, output, &output->sink, err);

@@ -27,6 +27,10 @@ struct outputs_place {
     const char *id, *queue;
     int64_t attempt;
     const char *data_dir, *journal_dir; /* see struct sink_target; NULL with `run` */
+    /* Opens a sink of the owner's own instead of the one that the job names; NULL = by URL. */
+    int (*open)(void *arg, bool is_stderr, sink_done_fn *on_opened, void *opened_arg, struct sink **ret,
+                struct mandor_err *err);
+    void *open_arg;
 };
 
 /* Open both.  0, or -errno with *err: then outputs_end() still has to end what was opened. */

@@ -1,0 +1,86 @@
+/* What a job says on descriptor 3: every chunking gives the same values, and nonsense never hurts. */
+#include <check.h>
+#include <stdio.h>
+
+#include "exec/channel.h"
+
+struct heard {
+    char text[512];
+};
+
+static void on_value(void *arg, const char *kind, json_t *value)
+{
+    struct heard *heard = arg;
+    size_t used = strlen(heard->text);
+    char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
+
+    (void)snprintf(heard->text + used, sizeof heard->text - used, "%s=%s;", kind, text);
+    free(text);
+}
+
+static struct heard hear(const char *bytes, size_t len, size_t chunk, int64_t *ret_skipped)
+{
+    struct heard heard = { "" };
+    struct channel_parser parser = { 0 };
+
+    for (size_t at = 0; at < len; at += chunk)
+        channel_parse(&parser, bytes + at, MIN(chunk, len - at), on_value, &heard);
+    channel_parse_end(&parser, on_value, &heard);
+    *ret_skipped = parser.skipped;
+    return heard;
+}
+
+START_TEST(values_arrive_whole_in_any_chunking)
+{
+    static const char said[] = "{\"progress\": 42}\n\n{\"log\": \"h\\u00e9\"}\n{\"result\": {\"a\": [1]}, \"progress\": 100}";
+    int64_t skipped;
+
+    for (size_t chunk = 1; chunk <= sizeof said; chunk++) {
+        struct heard heard = hear(said, sizeof said - 1, chunk, &skipped);
+        ck_assert_str_eq(heard.text, "progress=42;log=\"h\xc3\xa9\";progress=100;result={\"a\":[1]};");
+        ck_assert_int_eq(skipped, 0);
+    }
+}
+END_TEST
+
+START_TEST(nonsense_is_skipped_and_counted)
+{
+    static const char said[] = "hello\n{\"progress\": }\n[1]\n{\"other\": 1}\n{\"progress\": 7}\n";
+    int64_t skipped;
+    struct heard heard = hear(said, sizeof said - 1, 5, &skipped);
+
+    ck_assert_str_eq(heard.text, "progress=7;");
+    ck_assert_int_eq(skipped, 4);
+}
+END_TEST
+
+START_TEST(a_line_that_is_too_long_is_skipped_and_the_next_one_heard)
+{
+    size_t len = CHANNEL_LINE_MAX + 100;
+    char *said = malloc(len + 32);
+    int64_t skipped;
+
+    memset(said, 'x', len);
+    memcpy(said + len, "\n{\"progress\": 1}\n", 18);
+    struct heard heard = hear(said, len + 17, 65536, &skipped);
+    ck_assert_str_eq(heard.text, "progress=1;");
+    ck_assert_int_eq(skipped, 1);
+    free(said);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("channel");
+    TCase *tcase = tcase_create("parser");
+
+    tcase_add_test(tcase, values_arrive_whole_in_any_chunking);
+    tcase_add_test(tcase, nonsense_is_skipped_and_counted);
+    tcase_add_test(tcase, a_line_that_is_too_long_is_skipped_and_the_next_one_heard);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? 0 : 1;
+}
