@@ -633,6 +633,14 @@ static int url_path(const char *url, char **ret, struct mandor_err *err)
     return absolute_path(path, ret, err);
 }
 
+static int prepare(const char *url, char **ret_data_dir, struct mandor_err *err)
+{
+    SCOPED_FREE char *path = NULL;
+    int r = url_path(url, &path, err);
+
+    return r < 0 ? r : store_data_dirs(path, ret_data_dir, err);
+}
+
 static int open_parts(struct sqlite *sq, const char *url, struct mandor_err *err)
 {
     SCOPED_FREE char *path = NULL;
@@ -726,6 +734,7 @@ static int sqlite_open(struct broker *broker, const char *url, struct mandor_err
 const struct broker_ops broker_sqlite = {
     .scheme = "sqlite",
     .state_size = sizeof(struct sqlite *),
+    .prepare = prepare,
     .open = sqlite_open,
     .submit = sqlite_submit,
     .listen = sqlite_listen,

@@ -37,13 +37,24 @@ static void broker_free(struct broker *broker)
     free(broker);
 }
 
+static int unknown(const char *url, struct mandor_err *err)
+{
+    return err_set(err, -EINVAL, FAULT_CALLER, "broker '%s' is not known, expected 'sqlite:PATH'", url);
+}
+
+int broker_prepare(const char *url, char **ret_data_dir, struct mandor_err *err)
+{
+    const struct broker_ops *ops = find_ops(url);
+
+    return ops == NULL ? unknown(url, err) : ops->prepare(url, ret_data_dir, err);
+}
+
 int broker_open(const char *url, uv_loop_t *loop, bool worker, struct broker **ret,
                 struct mandor_err *err)
 {
     const struct broker_ops *ops = find_ops(url);
     if (ops == NULL)
-        return err_set(err, -EINVAL, FAULT_CALLER,
-                       "broker '%s' is not known, expected 'sqlite:PATH'", url);
+        return unknown(url, err);
 
     struct broker *broker = calloc(1, sizeof *broker + ops->state_size);
     if (broker == NULL)

@@ -354,21 +354,23 @@ static int make_dir(const char *path, struct mandor_err *err)
     return 0;
 }
 
-static int make_data_dirs(struct store *store, struct mandor_err *err)
+int store_data_dirs(const char *db_path, char **ret, struct mandor_err *err)
 {
     static const char *const parts[] = { "", "/run", "/output", "/scratch", "/journal" };
+    SCOPED_FREE char *dir = NULL;
 
-    if (asprintf(&store->data_dir, "%s.d", store->path) < 0) {
-        store->data_dir = NULL;
-        return err_set(err, -ENOMEM, FAULT_HOST, "open '%s'", store->path);
+    if (asprintf(&dir, "%s.d", db_path) < 0) {
+        dir = NULL;
+        return err_set(err, -ENOMEM, FAULT_HOST, "open '%s'", db_path);
     }
     for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
         char path[PATH_MAX];
-        (void)snprintf(path, sizeof path, "%s%s", store->data_dir, parts[i]);
+        (void)snprintf(path, sizeof path, "%s%s", dir, parts[i]);
         int r = make_dir(path, err);
         if (r < 0)
             return r;
     }
+    *ret = STEAL(dir);
     return 0;
 }
 
@@ -517,7 +519,7 @@ static int open_parts(struct store *store, bool worker, struct mandor_err *err)
     if (r == 0 && worker)
         r = check_sound(store, err);
     if (r == 0)
-        r = make_data_dirs(store, err);
+        r = store_data_dirs(store->path, &store->data_dir, err);
     if (r < 0)
         return r;
 

@@ -240,7 +240,7 @@ static int make_spec(struct cli *cli, struct run *run, struct mandor_err *err)
     int r = job_set_exec(job, cli->args, cli->arg_count);
 
     if (r == 0)
-        r = job_set_paths(job, true, err);
+        r = job_default_cwd(job, err);
 
     if (r == 0 && json_object_get(job, "stdout") == NULL)
         r = json_object_set_new(job, "stdout", json_string("inherit:")) < 0 ? -ENOMEM : 0;

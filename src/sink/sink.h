@@ -26,6 +26,7 @@ struct sink_target {
     const char *stream;   /* "stdout" or "stderr" */
     const char *data_dir; /* where auto: spills: <data_dir>/output/<id>/<attempt>.<stream> */
     const char *journal_dir; /* open temporary files are noted here, see sink_sweep(); NULL = no journal (run) */
+    void *context;        /* what a sink of the embedding program's own is opened with (sink_open_with()); else NULL */
     int inherit_fd;       /* inherit: the descriptor to write to (borrowed, never set O_NONBLOCK); else -1 */
 };
 

@@ -905,6 +905,12 @@ void filter_stats(struct filter *filter, struct filter_stats *ret)
     ret->tail = capture_bytes(&filter->capture, &ret->tail_len);
 }
 
+bool filter_paused(const struct filter *filter)
+{
+    OBJ_CHECK(filter, FILTER_MAGIC);
+    return filter->paused;
+}
+
 void filter_close(struct filter *filter, void (*on_closed)(void *arg), void *arg)
 {
     OBJ_CHECK(filter, FILTER_MAGIC);
