@@ -65,8 +65,37 @@ int json_parse(const char *text, size_t len, json_t **ret, struct mandor_err *er
     return 0;
 }
 
+static bool has_real(const json_t *json)
+{
+    const char *key;
+    json_t *value;
+    size_t i;
+
+    json_object_foreach((json_t *)json, key, value) if (has_real(value)) return true;
+    json_array_foreach(json, i, value) if (has_real(value)) return true;
+    return json_is_real(json);
+}
+
+/* jansson prints 0.2 with 17 digits as 0.20000000000000001.  Fewer are used where they mean the same. */
+static char *dump_short(const json_t *json, size_t digits)
+{
+    char *text = json_dumps(json, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(digits));
+    SCOPED_JSON *again = text != NULL ? json_loads(text, JSON_DECODE_ANY, NULL) : NULL;
+
+    if (again != NULL && json_equal(json, again))
+        return text;
+    free(text);
+    return NULL;
+}
+
 char *json_text(const json_t *json)
 {
+    if (has_real(json))
+        for (size_t digits = 15; digits < 17; digits++) {
+            char *text = dump_short(json, digits);
+            if (text != NULL)
+                return text;
+        }
     return json_dumps(json, JSON_COMPACT | JSON_ENCODE_ANY);
 }
 

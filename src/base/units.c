@@ -292,8 +292,8 @@ char *units_human_duration(int64_t ms, char buf[static UNITS_TEXT_SIZE])
 
     if (ms < 1000)
         (void)snprintf(buf, UNITS_TEXT_SIZE, "%" PRId64 " ms", ms);
-    else if (ms < 59950)
-        (void)snprintf(buf, UNITS_TEXT_SIZE, "%.1f s", (double)ms / 1000);
+    else if (s < 60) /* cut, not rounded: 59.96 s are not 60.0 s */
+        (void)snprintf(buf, UNITS_TEXT_SIZE, "%" PRId64 ".%" PRId64 " s", s, ms / 100 % 10);
     else if (s < 3600)
         (void)snprintf(buf, UNITS_TEXT_SIZE, "%" PRId64 "m %" PRId64 "s", s / 60, s % 60);
     else if (s < 86400)

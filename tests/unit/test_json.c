@@ -1,0 +1,163 @@
+/* test_json.c - errors that name the place, bytes that are not text. */
+#include "base/json.h"
+
+#include "base/utf8.h"
+#include "lib/unit.h"
+
+static struct mandor_err err;
+
+static const struct {
+    const char *text, *message;
+} bad[] = {
+    { "{\"a\": 1,\n \"timeout\": 2, \"timeout\": 3}",
+      "JSON, line 2, column 24, byte 33: duplicate key 'timeout', expected each key once" },
+    { "{\"a key of many words indeed\":1,\"a key of many words indeed\":1}",
+      "JSON, line 1, column 60, byte 60: duplicate key 'a key of many words indeed', expected each "
+      "key once" },
+    { "{\"a\\\"b\":1,\"a\\\"b\":1}",
+      "JSON, line 1, column 16, byte 16: duplicate key 'a\\\"b', expected each key once" },
+    { "", "JSON, line 1, column 0, byte 0: unexpected token near end of file" },
+    { "[1]x", "JSON, line 1, column 4, byte 4: end of file expected near 'x'" },
+    { "{\"a\" 1}", "JSON, line 1, column 6, byte 6: ':' expected near '1'" },
+    { "\"\\u0000\"",
+      "JSON, line 1, column 8, byte 8: a string holds a NUL character, which is not allowed" },
+    { "{\"\\u0000\":1}", NULL },
+    { "\"\xff\"", NULL },
+    { "1e999", NULL },
+    { "99999999999999999999", NULL },
+    { "[NaN]", NULL },
+    { "'a'", NULL },
+};
+
+TEST(bad_json_says_line_column_and_byte)
+{
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        json_t *json = NULL;
+        err_clear(&err);
+        ck_assert_int_eq(json_parse(bad[i].text, strlen(bad[i].text), &json, &err), -EINVAL);
+        ck_assert_ptr_null(json);
+        ck_assert_int_eq(err.fault, FAULT_CALLER);
+        ck_assert_msg(strncmp(err.msg, "JSON, line ", 11) == 0, "%s", err.msg);
+        if (bad[i].message != NULL)
+            ck_assert_str_eq(err.msg, bad[i].message);
+    }
+}
+
+TEST(any_value_parses_and_prints_compactly)
+{
+    static const char *const values[] = { "1",
+                                          "\"x\"",
+                                          "null",
+                                          "[1,2.5,{\"b\":1,\"a\":2}]",
+                                          "0.2",
+                                          "1e+300",
+                                          "0.10000000000000002",
+                                          "[0.1,0.30000000000000004]" };
+
+    for (size_t i = 0; i < ARRAY_LEN(values); i++) {
+        json_t *json;
+        ck_assert_int_eq(json_parse(values[i], strlen(values[i]), &json, &err), 0);
+        char *text = json_text(json);
+        json_t *again;
+        ck_assert_int_eq(json_parse(text, strlen(text), &again, &err), 0);
+        ck_assert(json_equal(json, again));
+        if (i != 5 && i != 7)
+            ck_assert_str_eq(text, values[i]);
+        free(text);
+        json_decref(json);
+        json_decref(again);
+    }
+}
+
+TEST(nesting_without_end_is_an_error_not_a_crash)
+{
+    static char deep[100000];
+    json_t *json;
+
+    memset(deep, '[', sizeof deep);
+    ck_assert_int_eq(json_parse(deep, sizeof deep, &json, &err), -EINVAL);
+}
+
+TEST(bytes_survive_the_way_through_json)
+{
+    unsigned seed = 1;
+
+    for (size_t len = 0; len < 400; len++) {
+        char bytes[400] = { 0 }, *back;
+        size_t back_len;
+        for (size_t i = 0; i < len; i++)
+            bytes[i] = (char)(len % 2 ? rand_r(&seed) % 256 : 'a' + (int)(i % 26));
+        json_t *json = json_bytes(bytes, len);
+        ck_assert_ptr_nonnull(json);
+        if (len % 2 == 0)
+            ck_assert(json_is_string(json));
+        ck_assert_int_eq(json_bytes_get(json, &back, &back_len, &err), 0);
+        ck_assert_uint_eq(back_len, len);
+        ck_assert_mem_eq(back, bytes, len);
+        ck_assert_int_eq(back[len], '\0');
+        free(back);
+        json_decref(json);
+    }
+}
+
+TEST(text_with_nul_travels_as_base64)
+{
+    json_t *json = json_bytes("a\0b", 3);
+
+    ck_assert_str_eq(json_string_value(json_object_get(json, "b64")), "YQBi");
+    json_decref(json);
+}
+
+static const struct {
+    const char *json, *message;
+} bad_bytes[] = {
+    { "{\"b64\":\"YQ\"}", "bad base64 at character 3, expected padded RFC 4648 base64" },
+    { "{\"b64\":\"Y*==\"}", "bad base64 at character 2, expected padded RFC 4648 base64" },
+    { "{\"b64\":\"YR==\"}", "bad base64 at character 2, expected padded RFC 4648 base64" },
+    { "{\"b64\":\"====\"}", "bad base64 at character 1, expected padded RFC 4648 base64" },
+    { "{\"b64\":\"\",\"x\":1}", "expected a string or {\"b64\": \"...\"}" },
+    { "{\"b64\":1}", "expected a string or {\"b64\": \"...\"}" },
+    { "3", "expected a string or {\"b64\": \"...\"}" },
+};
+
+TEST(bytes_that_are_neither_text_nor_base64_are_refused)
+{
+    for (size_t i = 0; i < ARRAY_LEN(bad_bytes); i++) {
+        json_t *json;
+        char *bytes;
+        size_t len;
+        ck_assert_int_eq(json_parse(bad_bytes[i].json, strlen(bad_bytes[i].json), &json, &err), 0);
+        ck_assert_int_eq(json_bytes_get(json, &bytes, &len, &err), -EINVAL);
+        ck_assert_str_eq(err.msg, bad_bytes[i].message);
+        json_decref(json);
+    }
+}
+
+static void check_lossy(const char *bytes, size_t len, const char *want, bool want_lossy)
+{
+    bool lossy;
+    char *text = json_utf8_lossy(bytes, len, &lossy);
+
+    ck_assert_str_eq(text, want);
+    ck_assert_int_eq(lossy, want_lossy);
+    free(text);
+}
+#define FFFD "\xef\xbf\xbd"
+
+TEST(broken_utf8_becomes_the_replacement_character)
+{
+    check_lossy("", 0, "", false);
+    check_lossy("h\xc3\xa9", 3, "h\xc3\xa9", false);
+    check_lossy("\xf0\x9f\x98\x80", 4, "\xf0\x9f\x98\x80", false);
+    check_lossy("a\xff", 2, "a" FFFD, true);
+    check_lossy("\xc0\xaf", 2, FFFD FFFD, true);          /* overlong */
+    check_lossy("\xed\xa0\x80", 3, FFFD FFFD FFFD, true); /* surrogate */
+    check_lossy("\xf0\x9f\x98", 3, FFFD, true);           /* cut at the end: one, as browsers do */
+    check_lossy("\xe2\x82"
+                "A",
+                3, FFFD "A", true);
+    check_lossy("\xf4\x90\x80\x80", 4, FFFD FFFD FFFD FFFD, true); /* above U+10FFFF */
+    check_lossy("a\0b", 3, "a" FFFD "b", true);
+}
+
+UNIT_MAIN("json")
