@@ -40,7 +40,8 @@ struct mandor_process {
     struct outputs outputs;
     struct verdict verdict;
     struct process_stream out, err;
-    int64_t started_ms;
+    int64_t started_ms, stdout_bytes, stderr_bytes;
+    char *said; /* JSON of {"result": …}, or NULL */
     char id[24];
 };
 
@@ -191,25 +192,16 @@ static void on_progress(void *arg, const json_t *progress)
 static void free_process(struct mandor_process *process)
 {
     process->spec = spec_free(process->spec);
+    free(process->said);
     OBJ_FINI(process);
     free(process);
 }
 
+/* All is closed, so the callback may end the context. */
 static void on_execution_closed(void *arg)
-{
-    free_process(arg);
-}
-
-static void on_outputs_ended(void *arg)
 {
     struct mandor_process *process = arg;
     const struct verdict *verdict = &process->verdict;
-    const json_t *said = execution_result(process->execution);
-    SCOPED_FREE char *said_text = said != NULL ? json_text(said) : NULL;
-    struct record_stream out, err;
-
-    outputs_record(&process->outputs, false, &out);
-    outputs_record(&process->outputs, true, &err);
     struct mandor_result result = {
         .cause = cause_name(verdict->cause),
         .exit_code = verdict->exit_code,
@@ -221,12 +213,27 @@ static void on_outputs_ended(void *arg)
         .wall_ms = clock_mono_ms() - process->started_ms,
         .max_rss_bytes = verdict->max_rss_bytes,
         .descendants_killed = verdict->descendants_killed,
-        .stdout_bytes = out.bytes,
-        .stderr_bytes = err.bytes,
+        .stdout_bytes = process->stdout_bytes,
+        .stderr_bytes = process->stderr_bytes,
         .error = verdict->error,
-        .result = said_text,
+        .result = process->said,
     };
+
     process->callbacks.on_ended(process, &result, process->arg);
+    free_process(process);
+}
+
+static void on_outputs_ended(void *arg)
+{
+    struct mandor_process *process = arg;
+    const json_t *said = execution_result(process->execution);
+    struct record_stream out, err;
+
+    outputs_record(&process->outputs, false, &out);
+    outputs_record(&process->outputs, true, &err);
+    process->stdout_bytes = out.bytes;
+    process->stderr_bytes = err.bytes;
+    process->said = said != NULL ? json_text(said) : NULL;
     outputs_close(&process->outputs);
     execution_close(process->execution, on_execution_closed, process);
 }
