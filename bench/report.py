@@ -1,0 +1,59 @@
+"""report.py - lines of the table, and how they are printed."""
+from measure import Failed, median
+
+
+class Line:
+    """One line: a comparison (ratio and goal) or a figure."""
+
+    def __init__(self, row, what, mandor, other="", ratio="", goal="", verdict="", delivery="", **data):
+        self.cells = [row, what, mandor, other, ratio, goal, verdict, delivery]
+        self.data = {"row": row, "what": what, "mandor": mandor, "other": other, "ratio": ratio, "goal": goal,
+                     "verdict": verdict, "delivery": delivery, **data}
+
+
+HEAD = ["row", "mandor against", "mandor", "other", "ratio (lowest–highest)", "goal", "", "delivery"]
+
+
+def delivery(*groups):
+    """Every sample of every group delivered all that it should have."""
+    bad = sum(not sample.ok for group in groups for sample in group)
+    return "all" if not bad else f"WRONG in {bad}"
+
+
+def compare(row, what, ours, theirs, unit, goal=None, value=lambda sample: sample.rate, form="{:,.0f}", less=False):
+    """One line: medians of both sides, and the median of the ratios of runs that stood beside each other.
+
+    The ratio is always "mandor is that many times as good"; less: a smaller value is the better one.
+    """
+    for name, samples in (("mandor", ours), (what, theirs)):
+        if isinstance(samples, Failed):
+            return Line(row, what, "–", verdict="NOT RUN", delivery=f"{name}: {samples}")
+
+    mine, other = [value(s) for s in ours], [value(s) for s in theirs]
+    ratios = sorted(o / m if less else m / o for m, o in zip(mine, other))
+    ratio = median(ratios)
+    verdict = "" if goal is None else ("met" if ratio >= goal else "MISSED")
+    return Line(row, what, f"{form.format(median(mine))} {unit}", f"{form.format(median(other))} {unit}",
+                f"{ratio:.2f} × ({ratios[0]:.2f}–{ratios[-1]:.2f})", "" if goal is None else f"≥ {goal:g} ×", verdict,
+                delivery(ours, theirs), mandor_values=mine, other_values=other, ratios=ratios)
+
+
+def figure(row, what, text, goal="", met=None, ok="", **data):
+    verdict = "" if met is None else ("met" if met else "MISSED")
+    return Line(row, what, text, goal=goal, verdict=verdict, delivery=ok, **data)
+
+
+def failed(row, what, error):
+    return Line(row, what, "–", verdict="NOT RUN", delivery=str(error).replace("\n", " ")[:200])
+
+
+def table(lines):
+    """A Markdown table that can be read as it is."""
+    rows = [HEAD] + [line.cells for line in lines]
+    width = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
+    out = []
+    for number, row in enumerate(rows):
+        out.append("| " + " | ".join(cell.ljust(width[i]) for i, cell in enumerate(row)) + " |")
+        if number == 0:
+            out.append("|" + "|".join("-" * (w + 2) for w in width) + "|")
+    return "\n".join(out)

@@ -1,0 +1,416 @@
+"""rows.py - what is measured.  Each row is a function from a Bench to lines of the table; doc/benchmarks.md says how to read them."""
+import json
+import os
+import pathlib
+import time
+
+from measure import HERE, Failed, Sample, descendants, median, percentile, process_cpu, wait_for
+from report import compare, failed, figure
+
+PARALLEL = 4
+TRUE = "/bin/true"
+PIPE = 1 << 20  # bytes; of the baseline's pipes
+GIB = 1 << 30
+
+
+# -- mandor, as its users start it --
+
+class Queue:
+    """A fresh queue in a directory."""
+
+    def __init__(self, bench, directory):
+        self.bench, self.dir = bench, directory
+        self.db = directory / "q.db"
+        self.url = f"sqlite:{self.db}"
+        self.env = {"MANDOR_BROKER": self.url}
+
+    def add(self, jobs):
+        """`mandor add --from` of one job a line; returns how it ended."""
+        path = self.dir / "jobs.ndjson"
+        path.write_text("".join(json.dumps(job) + "\n" for job in jobs))
+        return self.bench.run([self.bench.mandor, "add", "--from", path], self.dir, self.env)
+
+    def drain(self, concurrency=PARALLEL, env=None):
+        """`mandor work --drain` from its start to its exit."""
+        return self.bench.run([self.bench.mandor, "work", "--drain", "--concurrency", str(concurrency)], self.dir,
+                              {**self.env, **(env or {})})
+
+    def states(self):
+        """Number of jobs by state, over all queues."""
+        stats = self.bench.run([self.bench.mandor, "stats", "--json"], self.dir, self.env).json()
+        counts = {}
+        for queue in stats["queues"].values():
+            for state, count in queue.items():
+                if isinstance(count, int) and not isinstance(count, bool):
+                    counts[state] = counts.get(state, 0) + count
+        return counts
+
+    def show(self, job):
+        return self.bench.run([self.bench.mandor, "show", job, "--json"], self.dir, self.env).json()
+
+
+def run_true(bench, count, env=None):
+    """count jobs of /bin/true through the durable queue."""
+    with bench.fresh() as directory:
+        queue = Queue(bench, directory)
+        added = queue.add([{"exec": [TRUE]}] * count)
+        worked = queue.drain(env=env)
+        ok = queue.states().get("completed") == count and len(added.out.split()) == count
+        return Sample(count, worked.seconds, worked.cpu, ok, add_seconds=added.seconds, add_cpu=added.cpu)
+
+
+def run_tool(bench, count, argv):
+    """A baseline that prints its own time."""
+    with bench.fresh() as directory:
+        ended = bench.run(argv, directory)
+        told = ended.json()
+        return Sample(count, told["seconds"], ended.cpu, told["ok"] == count)
+
+
+def run_spawn(bench, count):
+    return run_tool(bench, count, [bench.tool("bench_spawn"), str(count), str(PARALLEL), TRUE])
+
+
+def run_asyncio(bench, count):
+    return run_tool(bench, count, ["/usr/bin/python3", HERE / "asyncio_worker.py", str(count), str(PARALLEL), TRUE])
+
+
+def run_bullmq(bench, count, durable):
+    with bench.fresh() as directory, bench.redis(directory, durable) as (server, socket):
+        before = process_cpu(server.pid)
+        ended = bench.run(["node", HERE / "bullmq" / "worker.mjs", socket, str(count), str(PARALLEL), TRUE], directory)
+        told = ended.json()
+        return Sample(count, told["seconds"], ended.cpu + process_cpu(server.pid) - before, told["ok"] == count,
+                      add_seconds=told["addSeconds"])
+
+
+def with_add(sample):
+    return sample.work / (sample.seconds + sample.extra["add_seconds"])
+
+
+def cpu_us(sample):
+    return sample.cpu / sample.work * 1e6
+
+
+def row_true(bench):
+    """Jobs of /bin/true, 4 at a time."""
+    count = 1000 if bench.quick else 4000
+    got = bench.alternate({
+        "mandor": lambda: run_true(bench, count),
+        "spawn": lambda: run_spawn(bench, count),
+        "asyncio": lambda: run_asyncio(bench, count // 4),
+        "bullmq": lambda: run_bullmq(bench, count, durable=False),
+        "bullmq-aof": lambda: run_bullmq(bench, count, durable=True),
+    })
+    mandor = got["mandor"]
+    names = {"spawn": "posix_spawn loop", "asyncio": "asyncio worker", "bullmq": "BullMQ, Redis not durable",
+             "bullmq-aof": "BullMQ, appendfsync always"}
+    goals = {"spawn": 0.75, "asyncio": 7, "bullmq": 4, "bullmq-aof": None}
+    lines = [compare("true", name, mandor, got[key], "jobs/s", goals[key]) for key, name in names.items()]
+    lines.append(compare("true, add and work", names["spawn"] + " (no add)", mandor, got["spawn"], "jobs/s",
+                         value=lambda s: with_add(s) if "add_seconds" in s.extra else s.rate))
+    for key in ("bullmq", "bullmq-aof"):
+        lines.append(compare("true, add and work", names[key], mandor, got[key], "jobs/s", value=with_add))
+    for key, name in names.items():
+        lines.append(compare("true, CPU a job", name, mandor, got[key], "µs", value=cpu_us, less=True))
+    if not isinstance(mandor, Failed):
+        add = median([s.work / s.extra["add_seconds"] for s in mandor])
+        lines.append(figure("true, add alone", "mandor add --from", f"{add:,.0f} jobs/s"))
+    return lines
+
+
+def row_slow_fsync(bench):
+    """The same with 5 ms more for each fsync of the worker."""
+    count = 1000 if bench.quick else 4000
+    slow = {"LD_PRELOAD": str(bench.tool("slow_fsync.so")), "SLOW_FSYNC_US": "5000"}
+    got = bench.alternate({
+        "slow": lambda: run_true(bench, count, slow),
+        "mandor": lambda: run_true(bench, count),
+        "spawn": lambda: run_spawn(bench, count),
+    })
+    return [compare("true, fsync + 5 ms", "posix_spawn loop", got["slow"], got["spawn"], "jobs/s"),
+            compare("true, fsync + 5 ms", "mandor without the delay", got["slow"], got["mandor"], "jobs/s")]
+
+
+# -- run --
+
+def row_run(bench):
+    """`mandor run -- /bin/true` over /bin/true alone."""
+    rounds = 60 if bench.quick else 200
+    with bench.fresh() as directory:
+        alone, supervised = [], []
+        for _ in range(rounds):
+            alone.append(bench.run([TRUE], directory).seconds * 1000)
+            supervised.append(bench.run([bench.mandor, "run", "--", TRUE], directory).seconds * 1000)
+        start = [bench.run([bench.mandor, "--version"], directory).seconds * 1000 for _ in range(rounds)]
+    extra = median([with_ - without for with_, without in zip(supervised, alone)])
+    p95 = percentile(supervised, 0.95) - percentile(alone, 0.95)
+    return [figure("run", f"{TRUE} alone", f"+ {extra:.2f} ms (p95 + {p95:.2f})", "< 2 ms", extra < 2, "all",
+                   alone=alone, supervised=supervised),
+            figure("run", "of that: mandor --version", f"+ {median(start) - median(alone):.2f} ms")]
+
+
+# -- streams --
+
+class StreamCase:
+    """`streams` times head -c `size` into a kind of sink, on one of the two paths."""
+
+    def __init__(self, bench, path, sink, streams, size):
+        self.bench, self.path, self.sink, self.streams, self.size = bench, path, sink, streams, size
+        self.command = ["head", "-c", str(size), "/dev/zero"]
+        self.zeros = None  # XXH3 of what must arrive
+
+    def directory(self):
+        return self.bench.fresh(memory=self.sink == "memory")
+
+    def target(self, directory, number):
+        return "null:" if self.sink == "null" else f"file:{directory}/out.{number}"
+
+    def job(self, directory, number, command=None):
+        job = {"exec": command or self.command, "stdout": self.target(directory, number)}
+        if self.path == "splice":
+            job.update({"frame": "raw", "checksum": "none", "capture": "none"})
+        return job
+
+    def sums(self, directory, count):
+        """(bytes, XXH3) of the files that were made; they are removed."""
+        found = []
+        for number in range(count):
+            path = directory / f"out.{number}"
+            size, xxh3 = self.bench.run([self.bench.tool("bench_sum"), path], directory).out.split()
+            found.append((int(size), xxh3))
+            path.unlink()
+        return found
+
+    def expected(self, directory):
+        if self.zeros is None:
+            script = f"head -c {self.size} /dev/zero | {self.bench.tool('bench_sum')}"
+            self.zeros = self.bench.run(["sh", "-c", script], directory).out.split()[1]
+        return self.zeros
+
+    def mandor(self):
+        with self.directory() as directory, self.bench.fresh() as place:
+            queue = Queue(self.bench, place)
+            ids = queue.add([self.job(directory, n) for n in range(self.streams)]).out.split()
+            worked = queue.drain(self.streams)
+            records = [queue.show(job) for job in ids]
+            ok = len(records) == self.streams and all(r["state"] == "completed" for r in records)
+            for record in records:
+                stream = record["streams"]["stdout"]
+                ok = ok and stream["bytes"] == self.size
+                if self.path == "hash":
+                    ok = ok and stream["xxh3"] == self.expected(place)
+                elif stream.get("path") != "splice":
+                    self.not_spliced = True
+            if self.sink != "null":
+                ok = ok and self.sums(directory, self.streams) == [(self.size, self.expected(place))] * self.streams
+            return Sample(self.streams * self.size, worked.seconds, worked.cpu, ok)
+
+    def loop(self):
+        with self.directory() as directory:
+            sink = "null:" if self.sink == "null" else str(directory / "out")
+            ended = self.bench.run([self.bench.tool("bench_stream"), self.path, sink, str(self.streams), str(PIPE), *self.command],
+                                   directory)
+            told = ended.json()
+            ok = all(s["ok"] and s["bytes"] == self.size for s in told["streams"])
+            if self.path == "hash":
+                ok = ok and all(s["xxh3"] == self.expected(directory) for s in told["streams"])
+            if self.sink != "null":
+                if self.streams == 1:
+                    os.rename(directory / "out", directory / "out.0")
+                ok = ok and self.sums(directory, self.streams) == [(self.size, self.expected(directory))] * self.streams
+            return Sample(self.streams * self.size, told["seconds"], ended.cpu, ok)
+
+    def noise_arrives(self):
+        """Zeros cannot show an exchange of blocks: the same path once more, not timed, with random bytes."""
+        with self.directory() as directory, self.bench.fresh() as place:
+            noise = place / "noise"
+            noise.write_bytes(os.urandom((32 << 20) + 12345))
+            want = self.bench.run([self.bench.tool("bench_sum"), noise], place).out.split()
+            queue = Queue(self.bench, place)
+            ids = queue.add([self.job(directory, n, ["cat", str(noise)]) for n in range(self.streams)]).out.split()
+            queue.drain(self.streams)
+            if self.sink != "null":
+                return self.sums(directory, self.streams) == [(int(want[0]), want[1])] * self.streams
+            streams = [queue.show(job)["streams"]["stdout"] for job in ids]
+            return all(s["bytes"] == int(want[0]) and (self.path == "splice" or s["xxh3"] == want[1]) for s in streams)
+
+    def lines(self):
+        places = {"null": "null:", "disk": "file on disk", "memory": "file on tmpfs"}
+        name = f"stream, {places[self.sink]}, {self.path}"
+        if self.streams > 1:
+            name = name.replace("stream", f"{self.streams} streams")
+        self.not_spliced = False
+        goal = 0.9 if self.streams > 1 or self.path == "hash" else 0.95
+        got = self.bench.alternate({"mandor": self.mandor, "loop": self.loop})
+        other = {"splice": "splice loop", "hash": "read, XXH3" + (", write loop" if self.sink != "null" else " loop")}[self.path]
+        if self.streams > 1:
+            other += f", {self.streams} processes"
+        line = compare(name, other, got["mandor"], got["loop"], "GB/s", goal, value=lambda s: s.rate / 1e9, form="{:.2f}")
+        cpu = compare(name + ", CPU a GB", other, got["mandor"], got["loop"], "s", value=lambda s: s.cpu / s.work * 1e9,
+                      form="{:.2f}", less=True)
+        if not isinstance(got["mandor"], Failed):
+            if not self.noise_arrives():
+                line.cells[-1] = "WRONG with random bytes"
+            if self.not_spliced:
+                line.cells[1] += " (mandor chose the ring)"
+        return [line, cpu]
+
+
+def row_stream(bench):
+    """One stream of `head -c`."""
+    size, disk = (GIB, GIB // 2) if bench.quick else (4 * GIB, 2 * GIB)
+    lines = []
+    for sink in ("null", "memory", "disk"):
+        for path in ("splice", "hash"):
+            lines += StreamCase(bench, path, sink, 1, disk if sink == "disk" else size).lines()
+    return lines
+
+
+def row_streams(bench):
+    """16 streams at once."""
+    size = GIB // 16 if bench.quick else GIB // 4
+    lines = []
+    for sink, path in (("null", "splice"), ("null", "hash"), ("memory", "hash")):
+        lines += StreamCase(bench, path, sink, 16, size).lines()
+    return lines
+
+
+# -- add --
+
+class AddCase:
+    """Durable adds: the queue's, and raw SQLite's."""
+
+    def __init__(self, bench, count, batch):
+        self.bench, self.count, self.batch = bench, count, batch
+        self.job = {"exec": ["/usr/bin/ffmpeg", "-i", "/in/a.mkv", "-f", "webm", "-"], "timeout": "10m", "attempts": 3}
+        self.model = None
+
+    def single(self):
+        with self.bench.fresh() as directory:
+            queue = Queue(self.bench, directory)
+            ended = self.bench.run([self.bench.tool("bench_add"), queue.url, str(self.count), json.dumps(self.job)], directory)
+            told = ended.json()
+            ok = told["ok"] == self.count and queue.states().get("waiting") == self.count
+            self.keep(queue)
+            return Sample(self.count, told["seconds"], ended.cpu, ok)
+
+    def many(self):
+        with self.bench.fresh() as directory:
+            queue = Queue(self.bench, directory)
+            ended = queue.add([self.job] * self.count)
+            ok = len(set(ended.out.split())) == self.count and queue.states().get("waiting") == self.count
+            self.keep(queue)
+            return Sample(self.count, ended.seconds, ended.cpu, ok)
+
+    def keep(self, queue):
+        """The queue's database becomes the model of rows for raw SQLite."""
+        if self.model is None:
+            self.model = self.bench.dir / f"model-{self.count}.db"
+            self.bench.run(["sqlite3", queue.db, f"VACUUM INTO '{self.model}'"], queue.dir)
+
+    def raw(self, model):
+        with self.bench.fresh() as directory:
+            lines = directory / "lines"
+            lines.write_text((json.dumps(self.job) + "\n") * self.count)
+            argv = [self.bench.tool("bench_sqlite"), directory / "raw.db", lines, str(self.batch)]
+            if model:
+                if self.model is None:
+                    raise Failed("no queue to take the rows from")
+                argv.append(self.model)
+            ended = self.bench.run(argv, directory)
+            told = ended.json()
+            return Sample(self.count, told["seconds"], ended.cpu, told["ok"] == self.count)
+
+
+def row_add(bench):
+    """1,000 single adds; 100,000 by NDJSON."""
+    lines = []
+    for name, count, batch in (("add, single", 1000, 1), ("add --from", 10000 if bench.quick else 100000, 1000)):
+        case = AddCase(bench, count, batch)
+        got = bench.alternate({"mandor": case.single if batch == 1 else case.many,
+                               "floor": lambda: case.raw(False), "model": lambda: case.raw(True)})
+        lines.append(compare(name, f"raw SQLite, bare table, {batch} a commit", got["mandor"], got["floor"], "jobs/s", 0.8))
+        lines.append(compare(name, f"raw SQLite, the queue's table, {batch} a commit", got["mandor"], got["model"], "jobs/s"))
+    return lines
+
+
+# -- a worker that has nothing to do --
+
+def status_field(pid, name):
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1])
+    return 0
+
+
+def switches(pids):
+    """Voluntary context switches of all threads."""
+    return sum(status_field(f"{pid}/task/{task.name}", "voluntary_ctxt_switches")
+               for pid in pids for task in pathlib.Path(f"/proc/{pid}/task").iterdir())
+
+
+def pss_kib(pid):
+    rollup = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+
+
+def row_idle(bench):
+    """Memory and wake-ups of an idle worker."""
+    with bench.fresh() as directory:
+        queue = Queue(bench, directory)
+        queue.add([{"exec": [TRUE]}] * 20)
+        queue.drain()
+        with bench.background([bench.mandor, "work", "--concurrency", str(PARALLEL)], directory, queue.env) as guard:
+            time.sleep(5)
+            if guard.poll() is not None:
+                raise Failed("the worker ended: " + (directory / "background.log").read_text()[-300:])
+            pids = descendants(guard.pid)
+            rss = {pid: status_field(pid, "VmRSS") for pid in pids}
+            pss = sum(pss_kib(pid) for pid in pids)
+            cpu, count, start = sum(map(process_cpu, pids)), switches(pids), time.monotonic()
+            time.sleep(10)
+            seconds = time.monotonic() - start
+            count, cpu = switches(pids) - count, sum(map(process_cpu, pids)) - cpu
+    worker = max(rss.values())
+    total = sum(rss.values())
+    return [figure("idle", "RSS of the worker process", f"{worker / 1024:.1f} MiB", "< 10 MiB", worker < 10240),
+            figure("idle", f"RSS of guard, worker and keepers ({len(pids)} processes)", f"{total / 1024:.1f} MiB (PSS {pss / 1024:.1f})"),
+            figure("idle", "voluntary context switches, all threads",
+                   f"{count / seconds:.1f} a second (timers due: 1 a second)"),
+            figure("idle", "CPU time", f"{cpu / seconds * 1000:.1f} ms a second")]
+
+
+# -- latency --
+
+def row_latency(bench):
+    """add → started, cancel → dead, on an idle worker."""
+    count = 50 if bench.quick else 200
+    lines = []
+    with bench.fresh() as directory:
+        queue = Queue(bench, directory)
+        queue.add([{"exec": [TRUE]}])
+        with bench.background([bench.mandor, "work", "--concurrency", str(PARALLEL)], directory, queue.env):
+            wait_for(lambda: queue.states().get("completed") == 1, 20, "the first job's end")
+            for what, words in (("add → the job's first instruction", []), ("cancel → the job is dead", ["cancel"])):
+                argv = [bench.tool("bench_latency"), queue.url, directory / "s", str(count), bench.tool("bench_stamp"), *words]
+                try:
+                    values = [us / 1000 for us in bench.run(argv, directory, limit=180).json()]
+                except Failed as error:
+                    lines.append(failed("latency", what, error))
+                    continue
+                lines.append(figure("latency", what, f"p50 {median(values):.2f} ms, p99 {percentile(values, 0.99):.2f} ms",
+                                    ok="all" if len(values) == count else "WRONG", values=values))
+    return lines
+
+
+ROWS = {
+    "true": row_true,
+    "slow-fsync": row_slow_fsync,
+    "run": row_run,
+    "stream": row_stream,
+    "streams": row_streams,
+    "add": row_add,
+    "idle": row_idle,
+    "latency": row_latency,
+}
