@@ -36,8 +36,8 @@ void nursery_close(struct nursery *nursery, void (*on_closed)(void *arg), void *
  * Blocking and idempotent.  Any thread.  0 = empty and gone, -EAGAIN = something is still alive, or -errno. */
 MUST_CHECK int nursery_empty_dead(const char *base_text, struct mandor_err *err);
 
-/* Remove a directory tree whatever its modes, following no link and crossing no mount (R112).  Blocking.  0 or -errno of the
- * first thing that could not be removed. */
-int tree_remove(const char *path);
+
+
+
 
 #endif

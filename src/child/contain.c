@@ -1,0 +1,233 @@
+/* contain.c - what this host can do; contract in contain.h. */
+#include "child/contain.h"
+
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "child/probe.h"
+#include "os/cgroup.h"
+#include "os/pidfd.h"
+#include "os/spawn.h"
+
+/* A name that no other process, thread or moment uses. */
+static void probe_name(char *ret, size_t size, const char *own)
+{
+    static _Atomic unsigned count;
+    (void)snprintf(ret, size, "%s/mandor-probe-%d-%u", own, getpid(), count++);
+}
+
+static void unusable(struct contain_hierarchy *hierarchy, int error, const char *what)
+{
+    hierarchy->usable = false;
+    (void)snprintf(hierarchy->why, sizeof hierarchy->why, "%s: %s", what, strerror(-error));
+}
+
+/* Find a hierarchy and try to make a cgroup in it; leaves the probe's directory in `made` ("" = none). */
+static void find(const char *controller, struct contain_hierarchy *ret, char made[CGROUP_PATH_MAX])
+{
+    *ret = (struct contain_hierarchy){ 0 };
+    made[0] = 0;
+    int r = cgroup_own(controller, ret->base);
+    if (r == -ENOENT) {
+        (void)snprintf(ret->why, sizeof ret->why, "not mounted");
+        return;
+    }
+    ret->mounted = true;
+    if (r < 0) {
+        unusable(ret, r, r == -EXDEV ? "this process's cgroup is outside of what is mounted" : "find own cgroup");
+        return;
+    }
+
+    char probe[CGROUP_PATH_MAX + 64];
+    probe_name(probe, sizeof probe, ret->base);
+    if (strlen(probe) >= CGROUP_PATH_MAX) {
+        unusable(ret, -ENAMETOOLONG, "own cgroup");
+        return;
+    }
+    if (mkdir(probe, 0755) != 0) {
+        unusable(ret, -errno, "make a cgroup below the own one");
+        return;
+    }
+    ret->usable = true;
+    memcpy(made, probe, strlen(probe) + 1);
+}
+
+CHILD_SIDE static void leave_at_once(void *arg)
+{
+    (void)arg;
+    for (;;)
+        (void)syscall(SYS_exit_group, 0);
+}
+
+CHILD_SIDE static void try_proc_mount(void *arg)
+{
+    (void)arg;
+    int code = syscall(SYS_mount, "none", "/", NULL, MS_REC | MS_SLAVE, NULL) < 0 ||
+                       syscall(SYS_mount, "proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0
+                   ? errno
+                   : 0;
+    for (;;)
+        (void)syscall(SYS_exit_group, code);
+}
+
+/* Fork, run fn, wait.  Returns its exit code (>= 0) or -errno of the clone. */
+static int try_fork(uint64_t flags, int cgroup, void (*fn)(void *))
+{
+    struct spawn_result born;
+    int r = spawn_fork(flags, cgroup, NULL, fn, NULL, &born);
+    if (r < 0)
+        return r;
+    siginfo_t info;
+    r = os_pidfd_reap(born.pidfd, true, &info, NULL);
+    (void)close(born.pidfd);
+    return r < 0 ? r : info.si_code == CLD_EXITED ? info.si_status : -ECANCELED;
+}
+
+/* Version 2: what beside the directory works. */
+static void probe_v2(struct contain_host *host, const char *made)
+{
+    SCOPED_FD dir = open(made, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir < 0) {
+        unusable(&host->v2, -errno, "open the new cgroup");
+        return;
+    }
+    host->cgroup_kill = faccessat(dir, "cgroup.kill", W_OK, 0) == 0;
+    host->clone_into_cgroup = try_fork(0, dir, leave_at_once) >= 0;
+    if (!host->clone_into_cgroup && faccessat(dir, "cgroup.procs", W_OK, 0) != 0)
+        unusable(&host->v2, -errno, "put a process into the new cgroup");
+}
+
+/* A controller: in its own version 1 hierarchy, or in version 2 when that one offers it. */
+static void probe_controller(struct contain_host *host, const char *name, struct contain_hierarchy *ret, bool *is_v2)
+{
+    char made[CGROUP_PATH_MAX];
+    *is_v2 = false;
+    find(name, ret, made);
+    if (made[0] != 0)
+        (void)cgroup_remove(made);
+    if (ret->mounted || !host->v2.usable)
+        return;
+
+    SCOPED_FD own = open(host->v2.base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    char offered[512], why[sizeof ret->why];
+    bool there = own >= 0 && cgroup_read(own, "cgroup.controllers", offered, sizeof offered) >= 0 &&
+                 probe_word(offered, name);
+    if (!there) {
+        (void)snprintf(ret->why, sizeof ret->why, "the %s controller is not delegated to '%.120s'", name, host->v2.base);
+        return;
+    }
+    *ret = host->v2;
+    *is_v2 = true;
+    if (!probe_can_delegate(host->v2.base, why, sizeof why)) {
+        ret->usable = false;
+        memcpy(ret->why, why, sizeof why);
+    }
+}
+
+bool probe_word(const char *list, const char *word)
+{
+    size_t want = strlen(word);
+    for (const char *at = list; (at = strstr(at, word)) != NULL; at += want) {
+        bool begins = at == list || at[-1] == ' ';
+        if (begins && (at[want] == 0 || at[want] == ' ' || at[want] == '\n'))
+            return true;
+    }
+    return false;
+}
+
+/* Controllers can be passed on when the own cgroup passes them already, is the root, or holds only us and our guard, which can move. */
+bool probe_can_delegate(const char *own, char *why, size_t size)
+{
+    SCOPED_FD dir = open(own, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    char passed[512];
+    if (dir < 0 || cgroup_read(dir, "cgroup.subtree_control", passed, sizeof passed) < 0) {
+        (void)snprintf(why, size, "'%.120s': %s", own, strerror(errno));
+        return false;
+    }
+    if (probe_word(passed, "memory") && probe_word(passed, "pids") && probe_word(passed, "cpu"))
+        return true;
+    if (faccessat(dir, "cgroup.subtree_control", W_OK, 0) != 0) {
+        (void)snprintf(why, size, "may not write '%.120s/cgroup.subtree_control'", own);
+        return false;
+    }
+    if (faccessat(dir, "cgroup.type", F_OK, 0) != 0)
+        return true; /* the root has no such file, and no rule against processes of its own */
+
+    struct proc_pids pids = { 0 };
+    char line[16];
+    bool alone = cgroup_read(dir, "cgroup.procs", line, sizeof line) >= 0 && cgroup_pids(dir, &pids) == 0;
+    for (size_t i = 0; i < pids.count; i++)
+        if (pids.pid[i] != getpid() && pids.pid[i] != getppid()) {
+            alone = false;
+            (void)snprintf(why, size, "process %d is in '%.100s' too: start mandor in a cgroup of its own (Delegate=yes)",
+                           pids.pid[i], own);
+            break;
+        }
+    proc_pids_done(&pids);
+    return alone;
+}
+
+static void probe_pidns(struct contain_host *host, bool try_it)
+{
+    int r = try_it ? try_fork(CLONE_NEWPID | CLONE_NEWNS, -1, try_proc_mount) : geteuid() == 0 ? 0 : -EPERM;
+    host->pidns = r == 0;
+    if (r != 0)
+        (void)snprintf(host->pidns_why, sizeof host->pidns_why, "%s: %s",
+                       r < 0 ? "make a PID namespace (needs CAP_SYS_ADMIN)" : "mount /proc in a new PID namespace",
+                       strerror(abs(r)));
+}
+
+/* Tests say which rung they want to see. */
+static void narrow(struct contain_host *host, const char *wish)
+{
+    bool no_cgroup = str_eq(wish, "group") || str_eq(wish, "pidns");
+    bool no_pidns = str_eq(wish, "group") || str_eq(wish, "cgroup");
+    if (no_cgroup) {
+        host->v2.usable = false;
+        (void)snprintf(host->v2.why, sizeof host->v2.why, "MANDOR_CONTAINMENT=%s", wish);
+        if (host->memory_is_v2)
+            host->memory = host->v2;
+        if (host->pids_is_v2)
+            host->pids = host->v2;
+        if (host->cpu_is_v2)
+            host->cpu = host->v2;
+    }
+    if (no_pidns) {
+        host->pidns = false;
+        (void)snprintf(host->pidns_why, sizeof host->pidns_why, "MANDOR_CONTAINMENT=%s", wish);
+    }
+}
+
+void probe_host(struct contain_host *ret, bool thorough)
+{
+    *ret = (struct contain_host){ 0 };
+    char made[CGROUP_PATH_MAX];
+    find("", &ret->v2, made);
+    if (made[0] != 0) {
+        probe_v2(ret, made);
+        (void)cgroup_remove(made);
+    }
+    probe_controller(ret, "memory", &ret->memory, &ret->memory_is_v2);
+    probe_controller(ret, "pids", &ret->pids, &ret->pids_is_v2);
+    probe_controller(ret, "cpu", &ret->cpu, &ret->cpu_is_v2);
+    probe_pidns(ret, thorough || !ret->v2.usable);
+
+    const char *wish = getenv("MANDOR_CONTAINMENT");
+    if (wish != NULL && *wish != 0)
+        narrow(ret, wish);
+    ret->automatic = ret->v2.usable ? CONTAIN_CGROUP : ret->pidns ? CONTAIN_PIDNS : CONTAIN_GROUP;
+    if (wish != NULL && str_eq(wish, "strict"))
+        ret->automatic = CONTAIN_STRICT;
+}
+
+void contain_probe(struct contain_host *ret)
+{
+    probe_host(ret, true);
+}

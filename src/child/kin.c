@@ -1,0 +1,54 @@
+/* kin.c - contract in kin.h. */
+#include "child/kin.h"
+
+int kinship_init(struct kinship *kinship)
+{
+    (void)pthread_mutex_init(&kinship->lock, NULL);
+    atomic_init(&kinship->newborn, 0);
+    kinship->pids = NULL;
+    return hash_new(&kinship->pids);
+}
+
+void kinship_done(struct kinship *kinship)
+{
+    kinship->pids = hash_free(kinship->pids);
+    (void)pthread_mutex_destroy(&kinship->lock);
+}
+
+void kin_expect(struct kinship *kinship)
+{
+    atomic_store(&kinship->newborn, -1);
+}
+
+int kin_register(struct kinship *kinship, struct kin *kin)
+{
+    (void)pthread_mutex_lock(&kinship->lock);
+    int r = hash_put(kinship->pids, (uint64_t)kin->pid, kin);
+    (void)pthread_mutex_unlock(&kinship->lock);
+    return r;
+}
+
+void kin_expected_over(struct kinship *kinship)
+{
+    atomic_store(&kinship->newborn, 0);
+}
+
+void kin_forget(struct kinship *kinship, pid_t pid)
+{
+    (void)pthread_mutex_lock(&kinship->lock);
+    (void)hash_take(kinship->pids, (uint64_t)pid);
+    (void)pthread_mutex_unlock(&kinship->lock);
+}
+
+int kin_find(struct kinship *kinship, pid_t pid, struct kin **ret)
+{
+    pid_t newborn = atomic_load(&kinship->newborn);
+    (void)pthread_mutex_lock(&kinship->lock);
+    struct kin *kin = hash_get(kinship->pids, (uint64_t)pid);
+    (void)pthread_mutex_unlock(&kinship->lock);
+    if (kin == NULL && (newborn == -1 || newborn == pid))
+        return -EAGAIN;
+
+    *ret = kin;
+    return 0;
+}

@@ -1,0 +1,465 @@
+/* launch.c - from request to exec(2), on the spawner thread.
+ *
+ * All that a child needs is made before the clone: containment, directories, descriptors, environment, program path.  Each step
+ * that fails names its stage; launch_release() then takes back whatever was made.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "base/clock.h"
+#include "child/child_int.h"
+
+#define DEFAULT_PATH "/usr/local/bin:/usr/bin:/bin"
+#define OOM_SCORE_ADJ 300
+#define ARG_STRING_MAX 131072 /* MAX_ARG_STRLEN: 32 pages, execve(2) */
+#define FD_FLOOR 10           /* sources of dup2 stay clear of the child's 0..3 */
+#define FRESH_TRIES 1000
+
+/* What lives only during one launch. */
+struct launch {
+    struct child *child;
+    struct spawn_plan plan;
+    struct spawn_result result;
+    char **envp, *path_text, *path, *cwd;
+    char *tmp_var;
+    gid_t *groups;
+    int ends[SPAWN_STDIO]; /* the child's ends of the pipes */
+};
+
+PRINTF_LIKE(4, 5)
+static int fail(struct child *child, enum spawn_stage stage, int error, const char *fmt, ...)
+{
+    struct mandor_err err = { 0 };
+    char text[200];
+    va_list args;
+    va_start(args, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    (void)err_set(&err, error, FAULT_HOST, "%s", text);
+    child->failed = error;
+    child->failed_stage = stage;
+    memcpy(child->error, err.msg, sizeof child->error);
+    return error;
+}
+
+/* ---- descriptors ---- */
+
+static int lift(int fd)
+{
+    if (fd < 0 || fd > SPAWN_STDIO)
+        return fd;
+    int lifted = fcntl(fd, F_DUPFD_CLOEXEC, FD_FLOOR);
+    (void)close(fd);
+    return lifted;
+}
+
+/* A pipe whose far end is the child's (blocking) and whose near end is ours (not). */
+static int make_pipe(int *near, int *far, bool we_read)
+{
+    int pair[2];
+    if (pipe2(pair, O_CLOEXEC) != 0)
+        return -errno;
+    *near = lift(pair[we_read ? 0 : 1]);
+    *far = lift(pair[we_read ? 1 : 0]);
+    if (*near < 0 || *far < 0 || fcntl(*near, F_SETFL, O_NONBLOCK) != 0)
+        return -errno;
+    return 0;
+}
+
+static int make_stdio(struct launch *launch)
+{
+    struct child *child = launch->child;
+    const struct child_launch *want = &child->launch;
+    struct child_pipes *pipes = &child->pipes;
+    int *stdio = launch->plan.stdio, *ends = launch->ends;
+    stdio[0] = want->inherit_stdin ? -1 : child->nursery->dev_null;
+    stdio[1] = child->given[0];
+    stdio[2] = child->given[1];
+    stdio[3] = -1;
+
+    int r = 0;
+    if (want->want_stdin && (r = make_pipe(&pipes->in, &ends[0], false)) == 0)
+        stdio[0] = ends[0];
+    if (r == 0 && !want->inherit_stdout && child->given[0] < 0 && (r = make_pipe(&pipes->out, &ends[1], true)) == 0)
+        stdio[1] = ends[1];
+    if (r == 0 && !want->inherit_stderr && child->given[1] < 0 && (r = make_pipe(&pipes->err, &ends[2], true)) == 0)
+        stdio[2] = ends[2];
+    if (r == 0 && want->want_channel && (r = make_pipe(&pipes->channel, &ends[3], true)) == 0)
+        stdio[3] = ends[3];
+    return r < 0 ? fail(child, STAGE_PREPARE, r, "make the job's pipes") : 0;
+}
+
+static void close_fd(int *fd)
+{
+    if (*fd >= 0)
+        (void)close(*fd);
+    *fd = -1;
+}
+
+void launch_release(struct child *child)
+{
+    close_fd(&child->pipes.in);
+    close_fd(&child->pipes.out);
+    close_fd(&child->pipes.err);
+    close_fd(&child->pipes.channel);
+    close_fd(&child->given[0]);
+    close_fd(&child->given[1]);
+}
+
+/* ---- directories ---- */
+
+/* Make a directory that did not exist; names of a dead attempt get a suffix. */
+static int make_fresh(struct child *child, const char *kind, char **ret)
+{
+    char *path = NULL;
+    for (int i = 0; i < FRESH_TRIES; i++) {
+        int n = i == 0 ? asprintf(&path, "%s/%s.%s", child->nursery->scratch, child->label, kind)
+                       : asprintf(&path, "%s/%s.%d.%s", child->nursery->scratch, child->label, i, kind);
+        if (n < 0)
+            return fail(child, STAGE_PREPARE, -ENOMEM, "make the job's directory");
+        if (mkdir(path, 0700) == 0) {
+            *ret = path;
+            return 0;
+        }
+        if (errno != EEXIST)
+            break;
+        free(path);
+        path = NULL;
+    }
+    int r = fail(child, STAGE_PREPARE, path == NULL ? -EEXIST : -errno, "make a fresh directory below '%s'",
+                 child->nursery->scratch);
+    free(path);
+    return r;
+}
+
+static int make_directories(struct launch *launch)
+{
+    struct child *child = launch->child;
+    int r = make_fresh(child, "tmp", &child->tmp_dir);
+    if (r == 0 && child->launch.cwd == NULL)
+        r = make_fresh(child, "work", &child->work_dir);
+    if (r < 0)
+        return r;
+
+    launch->plan.cwd = child->launch.cwd == NULL ? child->work_dir : child->launch.cwd;
+    if (launch->plan.set_user && (chown(child->tmp_dir, launch->plan.uid, launch->plan.gid) != 0 ||
+                                  (child->work_dir != NULL &&
+                                   chown(child->work_dir, launch->plan.uid, launch->plan.gid) != 0)))
+        return fail(child, STAGE_PREPARE, -errno, "give the fresh directories to the job's user");
+    return 0;
+}
+
+/* ---- user ---- */
+
+static bool number_of(const char *text, long *ret)
+{
+    char *end;
+    *ret = strtol(text, &end, 10);
+    return *text != 0 && *end == 0 && *ret >= 0;
+}
+
+static int find_user(struct launch *launch)
+{
+    struct child *child = launch->child;
+    const char *user = child->launch.user, *group = child->launch.group;
+    struct spawn_plan *plan = &launch->plan;
+    if (user == NULL && group == NULL)
+        return 0;
+
+    char buffer[16384];
+    struct passwd entry, *found = NULL;
+    long number;
+    plan->set_user = true;
+    plan->uid = geteuid();
+    plan->gid = getegid();
+    if (user != NULL) {
+        bool numeric = number_of(user, &number);
+        int r = numeric ? getpwuid_r((uid_t)number, &entry, buffer, sizeof buffer, &found)
+                        : getpwnam_r(user, &entry, buffer, sizeof buffer, &found);
+        if (found == NULL && !numeric)
+            return fail(child, STAGE_USER, r == 0 ? -ENOENT : -r, "user '%s'", user);
+        plan->uid = found == NULL ? (uid_t)number : entry.pw_uid;
+        plan->gid = found == NULL ? plan->gid : entry.pw_gid;
+    }
+    if (group != NULL) {
+        struct group group_entry, *group_found = NULL;
+        char group_buffer[16384];
+        bool numeric = number_of(group, &number);
+        int r = numeric ? 0 : getgrnam_r(group, &group_entry, group_buffer, sizeof group_buffer, &group_found);
+        if (group_found == NULL && !numeric)
+            return fail(child, STAGE_USER, r == 0 ? -ENOENT : -r, "group '%s'", group);
+        plan->gid = numeric ? (gid_t)number : group_entry.gr_gid;
+    }
+
+    int count = 0;
+    if (found != NULL)
+        (void)getgrouplist(entry.pw_name, plan->gid, NULL, &count);
+    else
+        count = 1;
+    launch->groups = calloc((size_t)MAX(count, 1), sizeof *launch->groups);
+    if (launch->groups == NULL)
+        return fail(child, STAGE_USER, -ENOMEM, "list groups");
+    launch->groups[0] = plan->gid;
+    if (found != NULL && getgrouplist(entry.pw_name, plan->gid, launch->groups, &count) < 0)
+        return fail(child, STAGE_USER, -EAGAIN, "list the groups of '%s'", user);
+    plan->groups = launch->groups;
+    plan->group_count = (size_t)count;
+    return 0;
+}
+
+/* ---- environment and program ---- */
+
+static bool names(const char *var, const char *name)
+{
+    size_t len = strlen(name);
+    return strncmp(var, name, len) == 0 && var[len] == '=';
+}
+
+/* The job's environment with our TMPDIR and MANDOR_FD in it. */
+static int make_environment(struct launch *launch)
+{
+    struct child *child = launch->child;
+    char *const *given = child->launch.envp;
+    size_t count = 0;
+    while (given != NULL && given[count] != NULL)
+        count++;
+    launch->envp = calloc(count + 3, sizeof *launch->envp);
+    if (launch->envp == NULL || asprintf(&launch->tmp_var, "TMPDIR=%s", child->tmp_dir) < 0)
+        return fail(child, STAGE_PREPARE, -ENOMEM, "make the job's environment");
+
+    size_t at = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (names(given[i], "PATH"))
+            launch->path_text = given[i] + strlen("PATH=");
+        if (!names(given[i], "TMPDIR") && !names(given[i], "MANDOR_FD"))
+            launch->envp[at++] = given[i];
+    }
+    launch->envp[at++] = launch->tmp_var;
+    if (child->launch.want_channel)
+        launch->envp[at++] = (char *)(uintptr_t) "MANDOR_FD=3";
+    return 0;
+}
+
+/* One place of the PATH: 1 (found), 0 (nothing there), -EACCES (there, but may not be run), -ENOMEM. */
+static int try_place(struct launch *launch, const char *dir, size_t dir_len, const char *name)
+{
+    char *path = NULL;
+    const char *cwd = dir_len > 0 && *dir == '/' ? "" : launch->plan.cwd; /* a relative place is the job's */
+    if (asprintf(&path, "%s%s%.*s%s%s", cwd, *cwd == 0 ? "" : "/", (int)dir_len, dir, dir_len == 0 ? "" : "/", name) < 0)
+        return -ENOMEM;
+
+    struct stat st;
+    int r = 0;
+    if (stat(path, &st) == 0 && S_ISREG(st.st_mode))
+        r = faccessat(AT_FDCWD, path, X_OK, AT_EACCESS) == 0 ? 1 : -EACCES;
+    if (r == 1)
+        launch->path = path;
+    else
+        free(path);
+    return r;
+}
+
+static int find_program(struct launch *launch)
+{
+    struct child *child = launch->child;
+    const char *name = child->launch.argv[0];
+    if (strchr(name, '/') != NULL) {
+        launch->plan.path = name;
+        return 0;
+    }
+
+    bool forbidden = false;
+    const char *place = launch->path_text == NULL ? DEFAULT_PATH : launch->path_text;
+    for (bool more = *name != 0; more;) {
+        const char *end = strchrnul(place, ':');
+        int r = try_place(launch, place, (size_t)(end - place), name);
+        if (r == 1) {
+            launch->plan.path = launch->path;
+            return 0;
+        }
+        if (r == -ENOMEM)
+            return fail(child, STAGE_LOOKUP, r, "look for '%s'", name);
+        forbidden |= r == -EACCES;
+        more = *end != 0;
+        place = end + 1;
+    }
+    return fail(child, STAGE_LOOKUP, forbidden ? -EACCES : -ENOENT, "find '%s' in the job's PATH '%s'", name,
+                launch->path_text == NULL ? DEFAULT_PATH : launch->path_text);
+}
+
+/* ---- what failed in the child, in words ---- */
+
+/* execve(2) says only E2BIG: name the string, or the sum. */
+static int explain_too_big(struct child *child)
+{
+    for (int i = 0; child->launch.argv[i] != NULL; i++)
+        if (strlen(child->launch.argv[i]) >= ARG_STRING_MAX)
+            return fail(child, STAGE_EXEC, -E2BIG, "argument %d has %zu bytes, at most %d are possible (use stdin)", i,
+                        strlen(child->launch.argv[i]), ARG_STRING_MAX - 1);
+    for (int i = 0; child->launch.envp != NULL && child->launch.envp[i] != NULL; i++) {
+        const char *var = child->launch.envp[i];
+        if (strlen(var) >= ARG_STRING_MAX)
+            return fail(child, STAGE_EXEC, -E2BIG, "environment variable '%.*s' has %zu bytes, at most %d are possible",
+                        (int)MIN(strcspn(var, "="), (size_t)60), var, strlen(var), ARG_STRING_MAX - 1);
+    }
+    return fail(child, STAGE_EXEC, -E2BIG, "arguments and environment together are too long for '%s'",
+                child->launch.argv[0]);
+}
+
+static int explain_exec(struct launch *launch, int error)
+{
+    struct child *child = launch->child;
+    const char *path = launch->plan.path;
+    if (error == -E2BIG)
+        return explain_too_big(child);
+    if (error == -ENOEXEC)
+        return fail(child, STAGE_EXEC, error, "'%s' is neither a program nor a script that names its interpreter (#!)", path);
+    if (error == -ENOENT && *path == '/' && access(path, F_OK) == 0)
+        return fail(child, STAGE_EXEC, error, "'%s' is there, but the interpreter that it names is not", path);
+    return fail(child, STAGE_EXEC, error, "execute '%s'", path);
+}
+
+static int explain(struct launch *launch)
+{
+    struct child *child = launch->child;
+    int error = launch->result.error;
+    switch (launch->result.step) {
+    case SPAWN_STEP_CGROUP:
+        return fail(child, STAGE_CGROUP, error, "enter the control groups");
+    case SPAWN_STEP_NAMESPACE:
+        return fail(child, STAGE_NAMESPACE, error, "enter the mount namespace");
+    case SPAWN_STEP_SESSION:
+        return fail(child, STAGE_SESSION, error, "set up session and signals");
+    case SPAWN_STEP_STDIO:
+        return fail(child, STAGE_STDIO, error, "place standard descriptors");
+    case SPAWN_STEP_RLIMIT:
+        return fail(child, STAGE_RLIMIT, error, "set resource limits");
+    case SPAWN_STEP_USER:
+        return fail(child, STAGE_USER, error, "become user '%s'", child->launch.user == NULL ? "" : child->launch.user);
+    case SPAWN_STEP_CHDIR:
+        return fail(child, STAGE_CHDIR, error, "change to directory '%s'", launch->plan.cwd);
+    case SPAWN_STEP_EXEC:
+        return explain_exec(launch, error);
+    default:
+        return fail(child, STAGE_CLONE, error, "make a process");
+    }
+}
+
+/* ---- the launch ---- */
+
+static int take_slot(struct launch *launch)
+{
+    struct child *child = launch->child;
+    struct mandor_err err = { 0 };
+    child->limits_asked = limits_asked(&child->launch.limits);
+    int r = slot_take(&child->nursery->yard, child->launch.containment, &child->launch.limits,
+                      child->launch.limits_policy, &child->slot, &child->limits_enforced, &err);
+    if (r < 0) {
+        child->failed = r;
+        child->failed_stage = STAGE_PREPARE;
+        memcpy(child->error, err.msg, sizeof child->error);
+        return r;
+    }
+    slot_plan(child->slot, &child->launch.limits, &launch->plan);
+    if (child->nursery->own_nofile && child->launch.limits.open_files == 0) {
+        size_t i = launch->plan.rlimit_count++;
+        launch->plan.rlimits[i].resource = RLIMIT_NOFILE;
+        launch->plan.rlimits[i].limit = child->nursery->nofile;
+    }
+    return 0;
+}
+
+/* The clone, announced to the sentinel, born in the slot. */
+static int clone_child(struct launch *launch)
+{
+    struct child *child = launch->child;
+    struct nursery *nursery = child->nursery;
+    int r = slot_enter(child->slot);
+    if (r < 0)
+        return fail(child, STAGE_NAMESPACE, r, "enter the PID namespace");
+
+    kin_expect(&nursery->kinship);
+    r = spawn_process(nursery->memory, &launch->plan, &launch->result);
+    slot_leave(&nursery->yard, child->slot);
+    if (r == 0) {
+        child->kin = (struct kin){ .kind = KIN_CHILD, .pid = launch->result.pid };
+        child->pidfd = launch->result.pidfd;
+        r = kin_register(&nursery->kinship, &child->kin);
+        if (r < 0) { /* unknown to the sentinel it would be an orphan: end it here */
+            siginfo_t info;
+            (void)os_pidfd_signal(child->pidfd, SIGKILL);
+            (void)os_pidfd_reap(child->pidfd, true, &info, NULL);
+            close_fd(&child->pidfd);
+            child->kin.pid = 0;
+            launch->result = (struct spawn_result){ .step = SPAWN_STEP_CLONE, .error = r };
+        }
+    }
+    kin_expected_over(&nursery->kinship);
+    return r < 0 ? explain(launch) : 0;
+}
+
+static int aim_sweep(struct launch *launch)
+{
+    struct child *child = launch->child;
+    if (child->slot->rung != CONTAIN_GROUP)
+        return 0;
+    struct sweep_target *target = &child->slot->target;
+    target->mark = strdup(launch->tmp_var);
+    target->subreaper = child->nursery->adopt_orphans;
+    return target->mark == NULL ? fail(child, STAGE_PREPARE, -ENOMEM, "remember the job's mark") : 0;
+}
+
+static int launch_do(struct launch *launch)
+{
+    int r = find_user(launch);
+    if (r == 0)
+        r = make_directories(launch);
+    if (r == 0)
+        r = make_environment(launch);
+    if (r == 0)
+        r = find_program(launch);
+    if (r == 0)
+        r = take_slot(launch);
+    if (r == 0)
+        r = aim_sweep(launch);
+    if (r == 0)
+        r = make_stdio(launch);
+    if (r < 0)
+        return r;
+    launch->plan.argv = launch->child->launch.argv;
+    launch->plan.envp = launch->envp;
+    return clone_child(launch);
+}
+
+void launch_run(struct lane_task *task)
+{
+    struct child *child = CONTAINER_OF(task, struct child, launch_task);
+    struct launch launch = { .child = child, .ends = { -1, -1, -1, -1 } };
+    launch.plan = (struct spawn_plan){
+        .cgroup = -1,
+        .namespace_pidfd = -1,
+        .no_new_privs = child->launch.no_new_privs,
+        .oom_score_adj = OOM_SCORE_ADJ,
+        .parent = getpid(),
+        .newborn = &child->nursery->kinship.newborn,
+    };
+
+    int r = launch_do(&launch);
+    for (size_t i = 0; i < ARRAY_LEN(launch.ends); i++)
+        close_fd(&launch.ends[i]);
+    close_fd(&child->given[0]);
+    close_fd(&child->given[1]);
+    if (r < 0)
+        launch_release(child);
+    else if (child->slot->rung == CONTAIN_GROUP)
+        child->slot->target.leader = child->slot->target.session = child->kin.pid;
+    free(launch.envp);
+    free(launch.tmp_var);
+    free(launch.path);
+    free(launch.groups);
+}

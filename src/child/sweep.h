@@ -1,0 +1,43 @@
+/* sweep.h - the weakest rung: find the processes of an attempt when nothing holds them together but their descent.
+ *
+ * Members are found (a) as descendants of the leader while it lives, and (b) among the processes that were re-parented to us: those
+ * whose session is one that a member had, that were seen as members before, or that carry the attempt's TMPDIR in their first
+ * environment.  (c) When no other attempt of this rung is alive, all remaining orphans are its own.
+ * What this cannot do: a process that leaves its session, wipes its environment and outlives its parents while *another*
+ * attempt of this rung is alive is found only when that other one ends.  cgroups and PID namespaces have no such hole.
+ */
+#ifndef CHILD_SWEEP_H
+#define CHILD_SWEEP_H
+
+#include "base/macro.h"
+#include "child/kin.h"
+#include "os/proc.h"
+
+struct sweep_target {
+    pid_t leader;        /* 0 once it is reaped */
+    pid_t session;       /* the leader's own */
+    char *mark;          /* "TMPDIR=/…/1.2.tmp" */
+    bool subreaper;      /* orphans come to us; otherwise all of /proc is searched for session and mark */
+    struct proc_pids seen; /* members of earlier walks, with sessions of theirs */
+    struct proc_pids sessions;
+};
+
+void sweep_done(struct sweep_target *target);
+
+/* Append the live members (no zombies).  alone: no other attempt of this rung is alive.  0 or -errno.  Killer thread. */
+MUST_CHECK int sweep_members(struct sweep_target *target, struct kinship *kinship, bool alone, struct proc_pids *members);
+
+/* SIGTERM to each member once; returns how many, or -errno. */
+int sweep_terminate(struct sweep_target *target, struct kinship *kinship, bool alone);
+
+/* Stop all members until no new one appears, then SIGKILL them, repeated for a short while; returns how many were found alive at first,
+ * 0 when there was none, or -errno. */
+int sweep_kill(struct sweep_target *target, struct kinship *kinship, bool alone);
+
+/* Kill and reap all children of this process until it has none.  For the guard: blocking, without an end if one cannot die. */
+void sweep_own_children(void);
+
+/* Kill every process that was started with an environment variable that begins with `mark`; returns how many there were, or -errno. */
+int sweep_marked(const char *mark);
+
+#endif
