@@ -155,15 +155,15 @@ static enum cause find_cause(const struct child *child, const struct verdict *ve
         return CAUSE_OOM;
     if (child->file_limited && verdict->signal == SIGXFSZ)
         return CAUSE_LIMIT;
-    bool cpu_spent = verdict->user_ms + verdict->system_ms >= child->launch.limits.cpu_time_ms;
+    bool cpu_spent = (verdict->user_us + verdict->system_us) / 1000 >= child->launch.limits.cpu_time_ms;
     if (child->cpu_limited && (verdict->signal == SIGXCPU || (verdict->signal == SIGKILL && cpu_spent)))
         return CAUSE_LIMIT;
     return verdict->signal > 0 ? CAUSE_SIGNAL : CAUSE_EXIT;
 }
 
-static int64_t ms_of(struct timeval t)
+static int64_t us_of(struct timeval t)
 {
-    return (int64_t)t.tv_sec * 1000 + t.tv_usec / 1000;
+    return (int64_t)t.tv_sec * 1000000 + t.tv_usec;
 }
 
 /* ru_maxrss is never less than this process's own size was at the clone: exec(2) counts the memory it leaves (Linux
@@ -176,8 +176,8 @@ static void freeze_verdict(struct child *child, const siginfo_t *info, const str
         .exit_code = exited ? info->si_status : -1,
         .signal = exited ? 0 : info->si_status,
         .core_dumped = info->si_code == CLD_DUMPED,
-        .user_ms = ms_of(usage->ru_utime),
-        .system_ms = ms_of(usage->ru_stime),
+        .user_us = us_of(usage->ru_utime),
+        .system_us = us_of(usage->ru_stime),
         .max_rss_bytes = (int64_t)usage->ru_maxrss * 1024,
         .wall_ms = (clock_mono_ns() - child->started_at_ns) / 1000000,
     };

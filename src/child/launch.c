@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "child/child_int.h"
+#include "os/pidfd.h"
 
 #define DEFAULT_PATH "/usr/local/bin:/usr/bin:/bin"
 #define OOM_SCORE_ADJ 300

@@ -8,12 +8,14 @@
 #include "base/err.h"
 #include "base/macro.h"
 #include "child/contain.h"
+#include "os/tree.h" /* tree_remove() */
 
 struct nursery;
 
 struct nursery_options {
     const char *name;        /* worker's name: cgroup base is <own cgroup>/mandor-<name>/ */
-    const char *scratch_dir; /* fresh TMPDIR and working directories are made below; created when absent */
+    const char *scratch_dir; /* fresh TMPDIR and working directories are made in <scratch_dir>/<name>/, which is made when
+                              * absent and removed in the end */
     bool adopt_orphans;      /* this process is a subreaper and owns SIGCHLD: reap adopted processes (I1).  libmandor: false */
     int guard_fd;            /* link to the guard (guard.h), -1 = none */
     /* The guard has died: everything contained was killed, exit now (125).  NULL without a guard. */
@@ -35,9 +37,5 @@ void nursery_close(struct nursery *nursery, void (*on_closed)(void *arg), void *
 /* Kill everything in a dead worker's base containment (text of nursery_base_text()) and remove it, its scratch too.
  * Blocking and idempotent.  Any thread.  0 = empty and gone, -EAGAIN = something is still alive, or -errno. */
 MUST_CHECK int nursery_empty_dead(const char *base_text, struct mandor_err *err);
-
-
-
-
 
 #endif

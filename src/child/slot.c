@@ -57,8 +57,8 @@ static void delegate(struct yard *yard)
         (void)mkdir(self, 0755);
         SCOPED_FD leaf = open(self, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         struct proc_pids pids = { 0 };
-        (void)cgroup_pids(own, &pids);
-        for (size_t i = 0; i < pids.count; i++) {
+        int listed = cgroup_pids(own, &pids);
+        for (size_t i = 0; listed == 0 && i < pids.count; i++) {
             (void)snprintf(pid, sizeof pid, "%d", pids.pid[i]);
             (void)cgroup_write(leaf, "cgroup.procs", pid);
         }

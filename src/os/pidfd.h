@@ -17,7 +17,7 @@ int os_pidfd_signal(int pidfd, int sig);
 /* Wait for the process behind pidfd, a child of ours, and take it out of the process table.
  * ret_usage: its resources and those of the descendants it waited for; may be NULL.
  * Returns 1 (reaped, *ret filled), 0 (still running; with block false only), -ECHILD or -errno. */
-MUST_CHECK int os_pidfd_reap(int pidfd, bool block, siginfo_t *ret, struct rusage *ret_usage);
+int os_pidfd_reap(int pidfd, bool block, siginfo_t *ret, struct rusage *ret_usage);
 
 /* Find any dead child without reaping it.  Returns its pid, 0 (none is dead), or -errno (-ECHILD: no child at all). */
 MUST_CHECK pid_t os_find_dead_child(void);
