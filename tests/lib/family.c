@@ -1,0 +1,221 @@
+/* family.c - contract in family.h. */
+#include "family.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/prctl.h>
+
+#include "os/proc.h"
+#include "os/tree.h"
+
+static void family_closed(void *arg)
+{
+    *(bool *)arg = true;
+}
+
+void family_open(struct family *family, const char *name, bool adopt)
+{
+    memset(family, 0, sizeof *family);
+    (void)prctl(PR_SET_CHILD_SUBREAPER, adopt ? 1 : 0);
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)snprintf(family->dir, sizeof family->dir, "/tmp/mandor-test-%d", getpid());
+    ck_assert_int_eq(uv_loop_init(&family->loop), 0);
+    (void)uv_timer_init(&family->loop, &family->deadline);
+    char full[64];
+    (void)snprintf(full, sizeof full, "%s-%d", name, getpid());
+    struct nursery_options options = { .name = full, .scratch_dir = family->dir, .adopt_orphans = adopt, .guard_fd = -1 };
+    struct mandor_err err = { 0 };
+    ck_assert_msg(nursery_new(&family->loop, &options, &family->nursery, &err) == 0, "%s", err.msg);
+    family->host = *nursery_host(family->nursery);
+}
+
+void family_close(struct family *family)
+{
+    nursery_close(family->nursery, family_closed, &family->closed);
+    UNTIL(family, &family->closed, 5000);
+    uv_close((uv_handle_t *)&family->deadline, NULL);
+    (void)uv_run(&family->loop, UV_RUN_DEFAULT);
+    ck_assert_int_eq(uv_loop_close(&family->loop), 0);
+    (void)tree_remove(family->dir);
+}
+
+static void read_out(struct member *member)
+{
+    for (ssize_t n; member->pipes.out >= 0 && member->out_len < sizeof member->out - 1;) {
+        n = read(member->pipes.out, member->out + member->out_len, sizeof member->out - 1 - member->out_len);
+        if (n <= 0)
+            break;
+        member->out_len += (size_t)n;
+    }
+    member->out[member->out_len] = 0;
+}
+
+static void on_spawned(struct child *child, pid_t pid, const struct child_pipes *adopt, void *arg)
+{
+    struct member *member = arg;
+    ck_assert(!member->spawned && !member->exited);
+    ck_assert_int_eq(child_pid(child), pid);
+    member->spawned = true;
+    member->pid = pid;
+    member->pipes = *adopt;
+}
+
+static void on_exited(struct child *child, const struct verdict *verdict, void *arg)
+{
+    struct member *member = arg;
+    ck_assert(!member->exited); /* I1: once */
+    member->exited = true;
+    member->verdict = *verdict;
+    if (!member->keep)
+        child_empty(child);
+}
+
+static void on_empty(struct child *child, void *arg)
+{
+    struct member *member = arg;
+    (void)child;
+    ck_assert(member->exited && !member->empty);
+    member->empty = true;
+    read_out(member);
+}
+
+static void on_kill_pending(struct child *child, void *arg)
+{
+    struct member *member = arg;
+    (void)child;
+    ck_assert(!member->kill_pending);
+    member->kill_pending = true;
+}
+
+static const struct child_events events = { on_spawned, on_exited, on_empty, on_kill_pending };
+
+void member_init(struct member *member, struct family *family, enum spec_containment rung, char *const *argv)
+{
+    static int count;
+    memset(member, 0, offsetof(struct member, out));
+    member->out_len = 0;
+    member->family = family;
+    member->pipes = (struct child_pipes){ -1, -1, -1, -1 };
+    for (int i = 0; argv[i] != NULL; i++)
+        member->argv[i] = argv[i];
+    (void)snprintf(member->mark, sizeof member->mark, "FAMILY=%d.%d.", getpid(), count);
+    member->envp[0] = (char *)(uintptr_t) "PATH=/usr/local/bin:/usr/bin:/bin";
+    member->envp[1] = member->mark;
+    static char labels[4096][16];
+    (void)snprintf(labels[count % 4096], 16, "%d.1", count);
+    member->launch = (struct child_launch){
+        .label = labels[count % 4096],
+        .argv = member->argv,
+        .envp = member->envp,
+        .no_new_privs = true,
+        .stdout_fd = -1,
+        .stderr_fd = -1,
+        .inherit_stderr = true,
+        .containment = rung,
+    };
+    count++;
+}
+
+void member_sh(struct member *member, struct family *family, enum spec_containment rung, const char *script)
+{
+    char *argv[] = { (char *)(uintptr_t) "/bin/sh", (char *)(uintptr_t) "-c", (char *)(uintptr_t)script, NULL };
+    member_init(member, family, rung, argv);
+}
+
+void member_start(struct member *member)
+{
+    ck_assert_int_eq(child_start(member->family->nursery, &member->launch, &events, member, &member->child), 0);
+}
+
+static void on_deadline(uv_timer_t *timer)
+{
+    struct family *family = CONTAINER_OF(timer, struct family, deadline);
+    family->timed_out = true;
+    uv_stop(&family->loop);
+}
+
+void family_until(struct family *family, const bool *flag, int ms, const char *what)
+{
+    family->timed_out = false;
+    (void)uv_timer_start(&family->deadline, on_deadline, (uint64_t)ms, 0);
+    while (!*flag && !family->timed_out)
+        (void)uv_run(&family->loop, UV_RUN_ONCE);
+    (void)uv_timer_stop(&family->deadline);
+    ck_assert_msg(*flag, "%s did not come within %d ms", what, ms);
+}
+
+void family_pass(struct family *family, int ms)
+{
+    family->timed_out = false;
+    (void)uv_timer_start(&family->deadline, on_deadline, (uint64_t)ms, 0);
+    while (!family->timed_out)
+        (void)uv_run(&family->loop, UV_RUN_ONCE);
+}
+
+void member_run(struct member *member, int ms)
+{
+    member_start(member);
+    UNTIL(member->family, &member->empty, ms);
+    ck_assert_int_eq(marked_alive(member->mark), 0); /* I3 */
+}
+
+void member_done(struct member *member)
+{
+    int *fds[] = { &member->pipes.in, &member->pipes.out, &member->pipes.err, &member->pipes.channel };
+    for (size_t i = 0; i < ARRAY_LEN(fds); i++)
+        if (*fds[i] >= 0)
+            (void)close(*fds[i]);
+    child_close(member->child);
+}
+
+int marked_alive(const char *mark)
+{
+    struct proc_pids all = { 0 };
+    ck_assert_int_eq(proc_all(&all), 0);
+    int alive = 0;
+    for (size_t i = 0; i < all.count; i++) {
+        struct proc_stat stat;
+        alive += proc_environ_has(all.pid[i], mark) && proc_stat_read(all.pid[i], &stat) == 0 && stat.state != 'Z';
+    }
+    proc_pids_done(&all);
+    return alive;
+}
+
+int open_fds(void)
+{
+    int count = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    while (readdir(dir) != NULL)
+        count++;
+    (void)closedir(dir);
+    return count - 3; /* ".", ".." and dir itself */
+}
+
+int own_zombies(void)
+{
+    struct proc_pids children = { 0 };
+    ck_assert_int_eq(proc_children(getpid(), &children), 0);
+    int zombies = 0;
+    for (size_t i = 0; i < children.count; i++) {
+        struct proc_stat stat;
+        zombies += proc_stat_read(children.pid[i], &stat) == 0 && stat.state == 'Z';
+    }
+    proc_pids_done(&children);
+    return zombies;
+}
+
+int own_cgroups(const struct family *family)
+{
+    DIR *dir = opendir(family->host.v2.base);
+    int count = 0;
+    if (dir == NULL)
+        return 0;
+    char name[64];
+    (void)snprintf(name, sizeof name, "-%d", getpid());
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
+        count += strstr(entry->d_name, name) != NULL;
+    (void)closedir(dir);
+    return count;
+}
