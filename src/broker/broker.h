@@ -136,6 +136,7 @@ struct broker_req {
             const char *lock_path;   /* liveness lock (flock), held by worker and guard */
             const char *containment; /* base containments of the worker, as text (contain.h) */
             const char *queues;      /* JSON array text, [] = all */
+            int64_t lease_ms;        /* how long a lease holds without renewal; 0 = 30 s */
         } reg;
         struct {
             const char *id;

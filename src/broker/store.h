@@ -19,7 +19,7 @@
 #include "broker/turnstile.h"
 
 #define STORE_MORE           1
-#define STORE_LEASE_MS       30000    /* BOOTTIME; workers renew every 10 s */
+#define STORE_LEASE_MS       30000    /* BOOTTIME; unless REGISTER says otherwise */
 #define STORE_TX_ROWS        1000     /* rows written in one transaction, about */
 #define STORE_TX_NS          50000000 /* no new request joins a transaction older than that */
 #define STORE_HISTORY_MAX    100      /* earlier attempts kept in a job's record */
@@ -37,6 +37,7 @@ struct store {
     sqlite3 *db;
     char *path, *data_dir;
     char worker[64]; /* this worker's name once it has registered; "" before */
+    int64_t lease_ms; /* of its leases */
     struct turnstile turnstile;
     sqlite3_stmt *stmts[STMTS];
     int rc;   /* SQLite's (extended) result when it failed in this transaction, else SQLITE_OK */

@@ -73,7 +73,7 @@ static int extend(struct store *store, int64_t id)
 {
     sqlite3_stmt *stmt = store_stmt(store, STMT_EXTEND);
     bind_i(stmt, 1, id);
-    bind_i(stmt, 2, store_boot_ms() + STORE_LEASE_MS);
+    bind_i(stmt, 2, store_boot_ms() + store->lease_ms);
     bind_s(stmt, 3, store_boot_id());
     store->rows++;
     return store_step(store, stmt);
@@ -121,7 +121,7 @@ static int mark_leased(struct store *store, const struct lease *lease)
     sqlite3_stmt *stmt = store_stmt(store, STMT_LEASE);
     bind_i(stmt, 1, strtoll(lease->id, NULL, 10));
     bind_s(stmt, 2, store->worker);
-    bind_i(stmt, 3, store_boot_ms() + STORE_LEASE_MS);
+    bind_i(stmt, 3, store_boot_ms() + store->lease_ms);
     bind_s(stmt, 4, store_boot_id());
     store->rows++;
     return store_step(store, stmt);
@@ -299,7 +299,7 @@ int store_start(struct store *store, struct broker_req *req)
     sqlite3_stmt *stmt = store_stmt(store, STMT_START);
     bind_i(stmt, 1, held.id);
     bind_i(stmt, 2, store_wall_ms());
-    bind_i(stmt, 3, store_boot_ms() + STORE_LEASE_MS);
+    bind_i(stmt, 3, store_boot_ms() + store->lease_ms);
     bind_s(stmt, 4, store_boot_id());
     if (store_step(store, stmt) < 0)
         return store_error(store, &req->err);
@@ -551,6 +551,7 @@ int store_register(struct store *store, struct broker_req *req)
     if (store_step(store, stmt) < 0)
         return store_error(store, &req->err);
     (void)snprintf(store->worker, sizeof store->worker, "%s", req->reg.worker);
+    store->lease_ms = req->reg.lease_ms > 0 ? req->reg.lease_ms : STORE_LEASE_MS;
     return 0;
 }
 

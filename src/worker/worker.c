@@ -353,6 +353,7 @@ static int register_worker(struct worker *worker, struct mandor_err *err)
     req.reg.lock_path = worker->setup.lock_path;
     req.reg.containment = base.data;
     req.reg.queues = queues;
+    req.reg.lease_ms = worker->config->lease_ms;
     int r = broker_wait(worker->broker, &req);
     if (r < 0) {
         *err = req.err;
