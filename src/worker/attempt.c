@@ -77,6 +77,19 @@ static void move(struct attempt *attempt, enum attempt_event event)
         finish(attempt);
 }
 
+void attempt_command(const struct attempt *attempt, char *text, size_t size)
+{
+    size_t used = 0;
+
+    for (size_t i = 0; attempt->spec != NULL && i < attempt->spec->argc && used + 2 < size; i++) {
+        if (i > 0)
+            text[used++] = ' ';
+        for (const char *p = attempt->spec->argv[i].bytes; *p != '\0' && used + 1 < size; p++)
+            text[used++] = (unsigned char)*p < ' ' || *p == 127 ? '?' : *p;
+    }
+    text[used] = '\0';
+}
+
 /* ---- requests to the broker, repeated while they fail for a passing reason ---- */
 
 static void submit(struct attempt *attempt)

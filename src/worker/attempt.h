@@ -67,6 +67,8 @@ void attempt_stop(struct attempt *attempt, enum cause cause, int64_t grace_ms, c
 void attempt_drop(struct attempt *attempt);
 /* A phase note that was under way when the attempt ended is answered. */
 void attempt_phase_done(struct attempt *attempt);
+/* The command as one line for people, cut to size, control characters replaced. */
+void attempt_command(const struct attempt *attempt, char *text, size_t size);
 bool attempt_holds_slot(const struct attempt *attempt);
 
 #endif

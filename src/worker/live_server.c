@@ -139,10 +139,44 @@ static void on_err_end(struct follower *follower)
     check_end(client);
 }
 
+/* What came before: the filter's capture (sent by filter_follow()), what an auto: sink still holds, or word of how much is not kept. */
+static void send_past(struct client *client, struct filter *filter, const struct sink *sink, enum live_kind kind)
+{
+    struct filter_stats stats;
+    size_t len;
+    const void *bytes = sink_inline(sink, &len);
+
+    filter_stats(filter, &stats);
+    if (stats.tail_len > 0)
+        return;
+    if (bytes != NULL && len > 0) {
+        send_bytes(client, kind, bytes, len);
+    } else if (stats.bytes > 0) {
+        client->skipped = (size_t)stats.bytes;
+        send_skipped(client);
+    }
+}
+
+static void follow_stream(struct client *client, struct attempt *attempt, bool is_stderr)
+{
+    struct filter *filter = execution_filter(attempt->execution, is_stderr);
+    struct follower *follower = is_stderr ? &client->err : &client->out;
+    bool *follows = is_stderr ? &client->follows_err : &client->follows_out;
+
+    if (filter == NULL)
+        return;
+    send_past(client, filter, is_stderr ? attempt->outputs.err.sink : attempt->outputs.out.sink,
+              is_stderr ? LIVE_STDERR : LIVE_STDOUT);
+    *follower = (struct follower){ .on_bytes = is_stderr ? on_err : on_out,
+                                   .on_end = is_stderr ? on_err_end : on_out_end,
+                                   .data = client };
+    *follows = true;
+    filter_follow(filter, follower);
+}
+
 static void follow(struct client *client, const char *id)
 {
     struct attempt *attempt = hash_gets(client->live->worker->by_id, id);
-    struct filter *filter;
 
     (void)snprintf(client->id, sizeof client->id, "%s", id);
     for (char *p = client->id; *p != '\0'; p++)
@@ -153,16 +187,9 @@ static void follow(struct client *client, const char *id)
         return;
     }
     client->attempt = attempt->lease.attempt;
-    if ((filter = execution_filter(attempt->execution, false)) != NULL) {
-        client->out = (struct follower){ .on_bytes = on_out, .on_end = on_out_end, .data = client };
-        client->follows_out = true;
-        filter_follow(filter, &client->out);
-    }
-    if ((filter = execution_filter(attempt->execution, true)) != NULL) {
-        client->err = (struct follower){ .on_bytes = on_err, .on_end = on_err_end, .data = client };
-        client->follows_err = true;
-        filter_follow(filter, &client->err);
-    }
+    follow_stream(client, attempt, false);
+    follow_stream(client, attempt, true);
+    check_end(client); /* both may have ended already */
 }
 
 /* ---- snapshots ---- */
@@ -171,18 +198,19 @@ static json_t *running_json(const struct attempt *attempt)
 {
     struct filter_stats out = { 0 }, err = { 0 };
     const json_t *said = NULL;
-    json_t *command = json_array();
+    char command[256];
+    bool lossy;
 
-    for (size_t i = 0; attempt->spec != NULL && i < attempt->spec->argc; i++)
-        (void)json_array_append_new(command, json_bytes(attempt->spec->argv[i].bytes, attempt->spec->argv[i].len));
+    attempt_command(attempt, command, sizeof command);
+    SCOPED_FREE char *text = json_utf8_lossy(command, strlen(command), &lossy);
     if (attempt->state == ATTEMPT_RUNNING) {
         filter_stats(execution_filter(attempt->execution, false), &out);
         filter_stats(execution_filter(attempt->execution, true), &err);
         said = execution_progress(attempt->execution);
     }
-    return json_pack("{s:s, s:s, s:I, s:s?, s:i, s:o, s:I, s:I, s:I, s:O?}", "id", attempt->lease.id, "queue",
+    return json_pack("{s:s, s:s, s:I, s:s?, s:i, s:s?, s:I, s:I, s:I, s:O?}", "id", attempt->lease.id, "queue",
                      attempt->lease.queue, "attempt", (json_int_t)attempt->lease.attempt, "phase", attempt->phase,
-                     "pid", (int)attempt->pid, "command", command, "started_ms", (json_int_t)attempt->started_ms,
+                     "pid", (int)attempt->pid, "command", text, "started_ms", (json_int_t)attempt->started_ms,
                      "out_bytes", (json_int_t)out.bytes, "err_bytes", (json_int_t)err.bytes, "progress",
                      (json_t *)(uintptr_t)said);
 }

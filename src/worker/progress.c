@@ -33,20 +33,6 @@ static void clear(struct progress *progress)
     progress->drawn = false;
 }
 
-/* The command as one line: control characters never reach the terminal. */
-static void command_text(const struct attempt *attempt, char *text, size_t size)
-{
-    size_t used = 0;
-
-    for (size_t i = 0; i < attempt->spec->argc && used + 2 < size; i++) {
-        if (i > 0)
-            text[used++] = ' ';
-        for (const char *p = attempt->spec->argv[i].bytes; *p != '\0' && used + 1 < size; p++)
-            text[used++] = (unsigned char)*p < ' ' || *p == 127 ? '?' : *p;
-    }
-    text[used] = '\0';
-}
-
 static int columns(void)
 {
     struct winsize size;
@@ -74,7 +60,7 @@ static void draw(uv_timer_t *timer)
     LIST_FOREACH (attempt, &worker->attempts, struct attempt, node) {
         if (attempt->state != ATTEMPT_RUNNING || line.len > (size_t)columns())
             continue;
-        command_text(attempt, command, sizeof command);
+        attempt_command(attempt, command, sizeof command);
         (void)!buf_addf(&line, " │ %s %s", attempt->lease.id, command);
         add_progress(&line, attempt);
     }
@@ -108,7 +94,7 @@ void progress_settled(struct progress *progress, const struct attempt *attempt)
 
     if (progress == NULL)
         return;
-    command_text(attempt, command, sizeof command);
+    attempt_command(attempt, command, sizeof command);
     clear(progress);
     (void)fprintf(stderr, progress->colour ? "\033[%s;1m%s\033[0m " : "%.0s%s ", looks[attempt->plan.state].colour,
                   looks[attempt->plan.state].sign);
