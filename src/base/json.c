@@ -71,8 +71,12 @@ static bool has_real(const json_t *json)
     json_t *value;
     size_t i;
 
-    json_object_foreach((json_t *)json, key, value) if (has_real(value)) return true;
-    json_array_foreach(json, i, value) if (has_real(value)) return true;
+    json_object_foreach((json_t *)json, key, value)
+        if (has_real(value))
+            return true;
+    json_array_foreach(json, i, value)
+        if (has_real(value))
+            return true;
     return json_is_real(json);
 }
 

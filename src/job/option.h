@@ -30,8 +30,12 @@ MUST_CHECK int option_store(int row, const json_t *value, struct spec *spec, str
 json_t *option_load(int row, const struct spec *spec);
 bool option_same(int row, const struct spec *a, const struct spec *b);
 void option_drop(int row, struct spec *spec); /* free what the field holds */
-/* Put the default into its field.  0 or -ENOMEM. */
+/* Parse the default into its field.  0 or -ENOMEM. */
 MUST_CHECK int option_store_default(int row, struct spec *spec);
+
+bool option_holds_memory(int row);
+/* Make of spec (uninitialised) one with the defaults in all fields that hold no memory, the others empty.  0 or -ENOMEM. */
+MUST_CHECK int option_copy_numbers(struct spec *spec);
 
 /* A spec in which every field has its default; lives for ever.  NULL when out of memory. */
 const struct spec *option_defaults(void);
