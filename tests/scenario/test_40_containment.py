@@ -1,8 +1,4 @@
 """I3: when an attempt is settled nothing of it is alive, however it forked.  On every rung that this host has."""
-import os
-import signal
-import subprocess
-import time
 
 import pytest
 
