@@ -56,7 +56,7 @@ STORIES = {
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_nothing_is_left_after_a_job_that_left(mandor, rung, story):
+def test_nothing_is_left_after_a_job_that_left_R20_R25(mandor, rung, story):
     job = mandor.add(*STORIES[story], kill_after="300ms")
     with mandor.worker():
         record = mandor.wait_state(job, "completed", "failed", deadline=40)

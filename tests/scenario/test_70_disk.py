@@ -199,17 +199,16 @@ def test_a_second_writer_does_not_starve_the_worker(mandor):
     other.close()
 
 
+@pytest.mark.slow
 def test_a_store_blocked_past_the_lease_never_doubles_a_job_R58(mandor):
-    (mandor.tmp / "m.yaml").write_text("lease: 6s\n")
-    if mandor.run("work", "--check", "--config", mandor.tmp / "m.yaml").code != 0:
-        pytest.skip("the lease cannot be configured")
+    (mandor.tmp / "m.yaml").write_text("lease: 10s\n")
     lock = mandor.tmp / "lock"
     job = mandor.add(*sh(f'exec 9>{lock}; flock -n 9 || echo x >> {mandor.tmp}/overlap; sleep 3'), attempts=9, backoff=FAST)
     with mandor.worker("--config", mandor.tmp / "m.yaml") as worker:
         mandor.wait_phase(job, "running")
         other = sqlite3.connect(mandor.db, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        until = time.monotonic() + 8
+        until = time.monotonic() + 12
         while time.monotonic() < until:
             time.sleep(0.05)
             assert worker.running(), worker.stderr
