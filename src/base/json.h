@@ -18,7 +18,7 @@ static inline void json_decref_cleanup_(json_t **json)
  * Returns 0 (*ret is a new reference) or -EINVAL with line, column and byte offset in *err, or -ENOMEM. */
 MUST_CHECK int json_parse(const char *text, size_t len, json_t **ret, struct mandor_err *err);
 
-/* Compact text of json (malloc'ed), or NULL when out of memory. */
+/* Compact text of json (malloc'ed), or NULL when out of memory.  Use this and not json_dumps(), which then may lose a key. */
 char *json_text(const json_t *json);
 
 /* A JSON string when bytes are valid UTF-8 without NUL, else {"b64": "…"}.  New reference or NULL. */

@@ -173,9 +173,13 @@ static int check_url(const struct spec_str *text, struct mandor_err *err)
     if (text->len == 0)
         return err_set(err, -EINVAL, FAULT_CALLER, "empty, expected a URL such as file:/srv/out");
 
-    SCOPED_FREE char *url = spec_expand(text->bytes, "1", "q", 1, "stdout", err);
-    if (url == NULL)
-        return err != NULL ? err->code : -EINVAL;
+    struct mandor_err why = { 0 };
+    SCOPED_FREE char *url = spec_expand(text->bytes, "1", "q", 1, "stdout", &why);
+    if (url == NULL) {
+        if (err != NULL)
+            *err = why;
+        return why.code;
+    }
     if (strncmp(url, "file:", 5) == 0 && url[5] != '/')
         return err_set(err, -EINVAL, FAULT_CALLER,
                        "'%.60s' is relative, expected an absolute path such as file:/srv/out",

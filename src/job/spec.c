@@ -123,8 +123,10 @@ static int store_one(int row, const json_t *job, const json_t *defaults, struct 
     const json_t *queues = option->on_queue ? option_lookup(row, defaults) : NULL;
     SCOPED_JSON *both = NULL;
 
-    if (own == NULL && queues == NULL)
-        return option_holds_memory(row) ? option_store_default(row, spec) : 0;
+    if (own == NULL && queues == NULL) {
+        int r = option_holds_memory(row) ? option_store_default(row, spec) : 0;
+        return r < 0 ? err_set(err, r, FAULT_HOST, "set the default of %s", option->key) : 0;
+    }
     spec->given |= UINT64_C(1) << row;
     if (option->type == OPT_ENV && json_is_object(own) && json_is_object(queues)) {
         both = merged_env(own, queues);
