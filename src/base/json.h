@@ -25,7 +25,8 @@ char *json_text(const json_t *json);
 json_t *json_bytes(const void *bytes, size_t len);
 /* The reverse: malloc'ed bytes, NUL-terminated, *ret_len without the NUL.
  * Returns 0, -EINVAL (neither string nor {"b64"}, or bad base64; *err names what), -ENOMEM. */
-MUST_CHECK int json_bytes_get(const json_t *json, char **ret, size_t *ret_len, struct mandor_err *err);
+MUST_CHECK int json_bytes_get(const json_t *json, char **ret, size_t *ret_len,
+                              struct mandor_err *err);
 
 /* bytes as text: invalid sequences become U+FFFD; *ret_lossy says whether any did.  malloc'ed. */
 char *json_utf8_lossy(const void *bytes, size_t len, bool *ret_lossy);
