@@ -7,10 +7,10 @@
 #include "base/macro.h"
 
 #define FAULT_CALLER MANDOR_FAULT_CALLER
-#define FAULT_JOB MANDOR_FAULT_JOB
+#define FAULT_JOB    MANDOR_FAULT_JOB
 #define FAULT_REMOTE MANDOR_FAULT_REMOTE
-#define FAULT_HOST MANDOR_FAULT_HOST
-#define FAULT_BUG MANDOR_FAULT_BUG
+#define FAULT_HOST   MANDOR_FAULT_HOST
+#define FAULT_BUG    MANDOR_FAULT_BUG
 
 /* Set *err (NULL allowed) and return code, so that `return err_set(err, -errno, FAULT_HOST, …)`.
  * code: -errno, negative.  When FAULT_HOST or FAULT_REMOTE, ": strerror(code)" is appended.

@@ -30,6 +30,8 @@ static int parse_failed(const char *text, size_t len, const json_error_t *why,
     size_t at = why->position < 0 ? 0 : MIN((size_t)why->position, len);
     const char *key = "";
 
+    if (why->text[0] == '\0') /* jansson gives no code where its own set-up ran out of memory */
+        return err_set(err, -ENOMEM, FAULT_HOST, "parse JSON");
     switch (json_error_code(why)) {
     case json_error_out_of_memory:
         return err_set(err, -ENOMEM, FAULT_HOST, "parse JSON");
@@ -71,15 +73,46 @@ static bool has_real(const json_t *json)
     json_t *value;
     size_t i;
 
-    json_object_foreach((json_t *)json, key, value) if (has_real(value)) return true;
-    json_array_foreach(json, i, value) if (has_real(value)) return true;
+    json_object_foreach((json_t *)json, key, value)
+        if (has_real(value))
+            return true;
+    json_array_foreach(json, i, value)
+        if (has_real(value))
+            return true;
     return json_is_real(json);
 }
 
-/* jansson prints 0.2 with 17 digits as 0.20000000000000001.  Fewer are used where they mean the same. */
+struct dump {
+    struct buf text;
+    bool failed;
+};
+
+static int add_piece(const char *bytes, size_t len, void *arg)
+{
+    struct dump *dump = arg;
+
+    if (dump->failed || buf_add(&dump->text, bytes, len) < 0)
+        dump->failed = true;
+    return dump->failed ? -1 : 0;
+}
+
+/* json_dumps() of jansson 2.14 overlooks a failure to write an object's key: out of memory it may return a text without
+ * it, {":1}.  Our own buffer remembers.  digits: of reals, at most 17; 0 = 17.  malloc'ed text or NULL. */
+static char *dump_text(const json_t *json, size_t digits)
+{
+    struct dump dump = { .failed = false };
+    size_t flags = JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(digits);
+
+    if (json_dump_callback(json, add_piece, &dump, flags) == 0 && !dump.failed)
+        return buf_steal(&dump.text);
+    buf_done(&dump.text);
+    return NULL;
+}
+
+/* With 17 digits 0.2 is 0.20000000000000001.  Fewer are used where they mean the same. */
 static char *dump_short(const json_t *json, size_t digits)
 {
-    char *text = json_dumps(json, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(digits));
+    char *text = dump_text(json, digits);
     SCOPED_JSON *again = text != NULL ? json_loads(text, JSON_DECODE_ANY, NULL) : NULL;
 
     if (again != NULL && json_equal(json, again))
@@ -96,7 +129,7 @@ char *json_text(const json_t *json)
             if (text != NULL)
                 return text;
         }
-    return json_dumps(json, JSON_COMPACT | JSON_ENCODE_ANY);
+    return dump_text(json, 0);
 }
 
 json_t *json_bytes(const void *bytes, size_t len)

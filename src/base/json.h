@@ -18,14 +18,15 @@ static inline void json_decref_cleanup_(json_t **json)
  * Returns 0 (*ret is a new reference) or -EINVAL with line, column and byte offset in *err, or -ENOMEM. */
 MUST_CHECK int json_parse(const char *text, size_t len, json_t **ret, struct mandor_err *err);
 
-/* Compact text of json (malloc'ed), or NULL when out of memory. */
+/* Compact text of json (malloc'ed), or NULL when out of memory.  Use this and not json_dumps(), which then may lose a key. */
 char *json_text(const json_t *json);
 
 /* A JSON string when bytes are valid UTF-8 without NUL, else {"b64": "…"}.  New reference or NULL. */
 json_t *json_bytes(const void *bytes, size_t len);
 /* The reverse: malloc'ed bytes, NUL-terminated, *ret_len without the NUL.
  * Returns 0, -EINVAL (neither string nor {"b64"}, or bad base64; *err names what), -ENOMEM. */
-MUST_CHECK int json_bytes_get(const json_t *json, char **ret, size_t *ret_len, struct mandor_err *err);
+MUST_CHECK int json_bytes_get(const json_t *json, char **ret, size_t *ret_len,
+                              struct mandor_err *err);
 
 /* bytes as text: invalid sequences become U+FFFD; *ret_lossy says whether any did.  malloc'ed. */
 char *json_utf8_lossy(const void *bytes, size_t len, bool *ret_lossy);

@@ -8,7 +8,10 @@ struct list {
     struct list *next, *prev;
 };
 
-#define LIST_INIT(name) { &(name), &(name) }
+#define LIST_INIT(name)  \
+    {                    \
+        &(name), &(name) \
+    }
 
 static inline void list_init(struct list *head)
 {
@@ -63,10 +66,10 @@ static inline void list_splice_back(struct list *to, struct list *from)
 
 #define LIST_ENTRY(node, type, member) CONTAINER_OF(node, type, member)
 /* The loop body may remove `it`. */
-#define LIST_FOREACH(it, head, type, member)                                                       \
-    for (type *it = LIST_ENTRY((head)->next, type, member),                                        \
-              *it##_next_ = LIST_ENTRY(it->member.next, type, member);                             \
-         &it->member != (head);                                                                    \
+#define LIST_FOREACH(it, head, type, member)                           \
+    for (type *it = LIST_ENTRY((head)->next, type, member),            \
+              *it##_next_ = LIST_ENTRY(it->member.next, type, member); \
+         &it->member != (head);                                        \
          it = it##_next_, it##_next_ = LIST_ENTRY(it->member.next, type, member))
 
 #endif

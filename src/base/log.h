@@ -17,16 +17,16 @@ void log_toggle_debug(void);
 /* One event.  job may be NULL; attempt < 0 leaves it out.  fmt is the message. */
 void log_event(enum log_level level, const char *job, int64_t attempt, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
-#define log_info(...) log_event(LOG_INFO, NULL, -1, __VA_ARGS__)
-#define log_warn(...) log_event(LOG_WARN, NULL, -1, __VA_ARGS__)
+#define log_info(...)  log_event(LOG_INFO, NULL, -1, __VA_ARGS__)
+#define log_warn(...)  log_event(LOG_WARN, NULL, -1, __VA_ARGS__)
 #define log_error(...) log_event(LOG_ERROR, NULL, -1, __VA_ARGS__)
 
 bool log_debug_on(const char *topic);
 void log_debug_line(const char *topic, const char *fmt, ...) PRINTF_LIKE(2, 3);
-#define log_debug(topic, ...)                                                                      \
-    do {                                                                                           \
-        if (log_debug_on(topic))                                                                   \
-            log_debug_line(topic, __VA_ARGS__);                                                    \
+#define log_debug(topic, ...)                   \
+    do {                                        \
+        if (log_debug_on(topic))                \
+            log_debug_line(topic, __VA_ARGS__); \
     } while (0)
 
 #endif

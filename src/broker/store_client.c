@@ -237,7 +237,7 @@ static int find_job(struct store *store, struct broker_req *req, const char *id_
 int store_show(struct store *store, struct broker_req *req)
 {
     int64_t id;
-    sqlite3_stmt *stmt;
+    sqlite3_stmt *stmt = NULL;
     SCOPED_JSON *history = NULL;
 
     req->show.record = NULL;
@@ -399,7 +399,7 @@ static int earlier_json(struct store *store, int64_t id, int64_t attempt, json_t
 int store_output(struct store *store, struct broker_req *req)
 {
     int64_t id;
-    sqlite3_stmt *stmt;
+    sqlite3_stmt *stmt = NULL;
     SCOPED_JSON *json = NULL;
 
     req->output.bytes = req->output.path = NULL;

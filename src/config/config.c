@@ -479,6 +479,8 @@ static int read_queue(const struct place *place, const char *name, const struct 
         return no_memory(place);
 
     SCOPED_JSON *named = json_string(name);
+    if (named == NULL)
+        return no_memory(place);
     int r = spec_check_value("queue", named, &why);
     if (r < 0)
         return failed(place, r, &why);

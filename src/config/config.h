@@ -13,13 +13,14 @@ struct config_queue {
     int64_t concurrency; /* 0 = only the worker's own bound */
     int64_t weight;      /* >= 1 */
     json_t *defaults;    /* job options (job/options.def keys), object */
-    int64_t keep_completed_ms, keep_completed_count, keep_failed_ms, keep_failed_count; /* 0 = no bound */
+    int64_t keep_completed_ms, keep_completed_count, keep_failed_ms,
+        keep_failed_count; /* 0 = no bound */
 };
 
 struct config {
-    char *path; /* file that was read; NULL = built-in defaults */
-    char *broker; /* URL or NULL */
-    int64_t concurrency; /* default: online CPUs */
+    char *path;                  /* file that was read; NULL = built-in defaults */
+    char *broker;                /* URL or NULL */
+    int64_t concurrency;         /* default: online CPUs */
     int64_t shutdown_timeout_ms; /* 30 s */
     int64_t buffer_max_bytes;    /* 128 MiB */
     int64_t lease_ms;            /* 30 s */

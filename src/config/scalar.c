@@ -48,30 +48,24 @@ static int no_memory(struct mandor_err *err)
     return err_set(err, -ENOMEM, FAULT_HOST, "read the configuration");
 }
 
-/* Append the value of the variable that starts behind "${"; returns what is behind its "}", or NULL with *err. */
-static const char *add_variable(const char *at, struct buf *ret, struct mandor_err *err)
+/* Append the value of the variable whose name starts at *at, behind "${", and move *at behind its "}". */
+static int add_variable(const char **at, struct buf *ret, struct mandor_err *err)
 {
     char name[128];
-    size_t len = strcspn(at, "}");
+    size_t len = strcspn(*at, "}");
 
-    if (at[len] == '\0' || len == 0 || len >= sizeof name) {
-        (void)err_set(err, -EINVAL, FAULT_CALLER,
-                      "'${%.40s' is no variable, expected ${NAME}, or $$ for a dollar sign", at);
-        return NULL;
-    }
-    memcpy(name, at, len);
+    if ((*at)[len] == '\0' || len == 0 || len >= sizeof name)
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "'${%.40s' is no variable, expected ${NAME}, or $$ for a dollar sign", *at);
+    memcpy(name, *at, len);
     name[len] = '\0';
     const char *value = getenv(name);
-    if (value == NULL) {
-        (void)err_set(err, -EINVAL, FAULT_CALLER,
-                      "variable '%.80s' is not set, expected it in the environment", name);
-        return NULL;
-    }
-    if (buf_adds(ret, value) < 0) {
-        (void)no_memory(err);
-        return NULL;
-    }
-    return at + len + 1;
+    if (value == NULL)
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "variable '%.80s' is not set, expected it in the environment", name);
+
+    *at += len + 1;
+    return buf_adds(ret, value) < 0 ? no_memory(err) : 0;
 }
 
 int scalar_expand(const char *text, struct buf *ret, struct mandor_err *err)
@@ -82,9 +76,10 @@ int scalar_expand(const char *text, struct buf *ret, struct mandor_err *err)
     for (const char *at = text; *at != '\0';) {
         size_t len = strcspn(at, "$");
         if (len == 0 && at[1] == '{') {
-            at = add_variable(at + 2, ret, err);
-            if (at == NULL)
-                return err != NULL ? err->code : -EINVAL;
+            at += 2;
+            int r = add_variable(&at, ret, err);
+            if (r < 0)
+                return r;
             continue;
         }
         /* a run without "$"; or one "$", that of "$$" or one that means itself */

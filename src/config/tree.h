@@ -20,7 +20,7 @@ struct tree {
         char *key; /* TREE_MAP; NULL in a list */
         int line;  /* of the key */
         struct tree *value;
-    } *items;
+    } * items;
     size_t count;
 };
 

@@ -229,7 +229,7 @@ static void stop(struct execution *execution, enum cause cause, int64_t grace_ms
     struct process *process = state_of(execution);
 
     if (why != NULL && process->why[0] == '\0')
-        (void)snprintf(process->why, sizeof process->why, "%s", why);
+        (void)snprintf(process->why, sizeof process->why, "%.*s", (int)sizeof process->why - 1, why);
     child_stop(process->child, cause, grace_ms);
     if (!process->ended)
         phase(execution, "stopping");

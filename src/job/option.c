@@ -24,6 +24,9 @@
 ARRAY_ASSERT(argv, argc);
 ARRAY_ASSERT(env, env_count);
 ARRAY_ASSERT(no_retry_exit_codes, no_retry_count);
+_Static_assert(
+    sizeof(struct spec_str) == sizeof(void *) + sizeof(size_t),
+    "OPT_BYTES, OPT_ARGV, OPT_ENV and OPT_INTS fields are alike: a pointer, then a size_t");
 _Static_assert(sizeof(enum spec_frame) == sizeof(unsigned), "enums are stored as unsigned");
 
 typedef int check_fn(const struct spec_str *text, struct mandor_err *err);
@@ -95,12 +98,10 @@ int option_by_flag(const char *flag)
 json_t *option_lookup(int row, const json_t *job)
 {
     const char *key = public_rows[row].key, *dot = strchr(key, '.');
-    char group[32];
 
     if (dot == NULL)
         return json_object_get(job, key);
-    (void)snprintf(group, sizeof group, "%.*s", (int)(dot - key), key);
-    return json_object_get(json_object_get(job, group), dot + 1);
+    return json_object_get(json_object_getn(job, key, (size_t)(dot - key)), dot + 1);
 }
 
 int option_wrap(struct mandor_err *err, int code, const char *key)
@@ -172,9 +173,13 @@ static int check_url(const struct spec_str *text, struct mandor_err *err)
     if (text->len == 0)
         return err_set(err, -EINVAL, FAULT_CALLER, "empty, expected a URL such as file:/srv/out");
 
-    SCOPED_FREE char *url = spec_expand(text->bytes, "1", "q", 1, "stdout", err);
-    if (url == NULL)
-        return err != NULL ? err->code : -EINVAL;
+    struct mandor_err why = { 0 };
+    SCOPED_FREE char *url = spec_expand(text->bytes, "1", "q", 1, "stdout", &why);
+    if (url == NULL) {
+        if (err != NULL)
+            *err = why;
+        return why.code;
+    }
     if (strncmp(url, "file:", 5) == 0 && url[5] != '/')
         return err_set(err, -EINVAL, FAULT_CALLER,
                        "'%.60s' is relative, expected an absolute path such as file:/srv/out",
@@ -703,8 +708,7 @@ static int env_store(int row, const json_t *value, void *field, struct mandor_er
     strs.items = calloc(json_object_size(value) + 1, sizeof *strs.items);
     if (strs.items == NULL)
         return out_of_memory(err);
-    json_object_foreach((json_t *)value, name, member)
-    {
+    json_object_foreach((json_t *)value, name, member) {
         int r = get_variable(name, member, &strs.items[strs.count], err);
         if (r < 0) {
             strs_drop(&strs);
@@ -981,6 +985,26 @@ const struct spec *option_defaults(void)
     bool ok = ready;
     (void)pthread_mutex_unlock(&lock);
     return ok ? &defaults : NULL;
+}
+
+bool option_holds_memory(int row)
+{
+    return type_of(row)->drop != NULL;
+}
+
+int option_copy_numbers(struct spec *spec)
+{
+    const struct spec *defaults = option_defaults();
+    if (defaults == NULL)
+        return -ENOMEM;
+
+    *spec = *defaults;
+    for (int row = 0; row < (int)ARRAY_LEN(rows); row++)
+        if (public_rows[row].type == OPT_STRING || public_rows[row].type == OPT_JSON)
+            *(void **)field_of(row, spec) = NULL;
+        else if (option_holds_memory(row)) /* pointer and length, or pointer and count */
+            memset(field_of(row, spec), 0, sizeof(struct spec_str));
+    return 0;
 }
 
 const char *spec_frame_name(enum spec_frame frame)

@@ -25,13 +25,18 @@ json_t *option_lookup(int row, const json_t *job);
 /* JSON of command line or YAML text.  Only its form is checked here, the rest by option_store(). */
 MUST_CHECK int option_from_text(int row, const char *text, json_t **ret, struct mandor_err *err);
 /* Check value and put it into its field, in place of what was there.  0, -EINVAL, -ENOMEM. */
-MUST_CHECK int option_store(int row, const json_t *value, struct spec *spec, struct mandor_err *err);
+MUST_CHECK int option_store(int row, const json_t *value, struct spec *spec,
+                            struct mandor_err *err);
 /* The field as JSON; new reference or NULL. */
 json_t *option_load(int row, const struct spec *spec);
 bool option_same(int row, const struct spec *a, const struct spec *b);
 void option_drop(int row, struct spec *spec); /* free what the field holds */
-/* Put the default into its field.  0 or -ENOMEM. */
+/* Parse the default into its field.  0 or -ENOMEM. */
 MUST_CHECK int option_store_default(int row, struct spec *spec);
+
+bool option_holds_memory(int row);
+/* Make of spec (uninitialised) one with the defaults in all fields that hold no memory, the others empty.  0 or -ENOMEM. */
+MUST_CHECK int option_copy_numbers(struct spec *spec);
 
 /* A spec in which every field has its default; lives for ever.  NULL when out of memory. */
 const struct spec *option_defaults(void);

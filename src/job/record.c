@@ -83,14 +83,12 @@ static void set_tail(json_t *object, const struct record_stream *stream, bool *o
 
 static json_t *stream_json(const struct record_stream *stream)
 {
-    json_t *object = json_object();
     char hash[17];
     bool ok = true;
 
-    if (stream == NULL) {
-        json_decref(object);
+    if (stream == NULL)
         return json_null();
-    }
+    json_t *object = json_object();
     (void)snprintf(hash, sizeof hash, "%016" PRIx64, stream->xxh3);
     set_text(object, "sink", stream->sink, &ok);
     set_text(object, "path", stream->path, &ok);

@@ -17,12 +17,13 @@ struct record {
     const char *phase; /* NULL unless active */
     int64_t attempt, attempts_used, attempts, priority;
     int64_t created_ms, started_ms, finished_ms, due_ms; /* wall clock; 0 = none */
-    const char *worker; /* NULL unless it was leased once */
-    const char *unique; /* or NULL */
+    const char *worker;                                  /* NULL unless it was leased once */
+    const char *unique;                                  /* or NULL */
     bool cancel_requested;
     const json_t *attempt_json; /* of the last ended attempt, see below; NULL = none */
-    const json_t *history;      /* array of earlier attempts' {attempt, cause, exit_code, signal, error, finished_at}; NULL = none */
-    const json_t *spec;         /* as spec_to_json() */
+    const json_t *
+        history; /* array of earlier attempts' {attempt, cause, exit_code, signal, error, finished_at}; NULL = none */
+    const json_t *spec; /* as spec_to_json() */
 };
 
 /* Keys: id queue state phase attempt attempts_used attempts priority created_at started_at finished_at due_at worker unique
@@ -32,8 +33,8 @@ json_t *record_json(const struct record *record);
 
 /* One stream's part of an attempt. */
 struct record_stream {
-    const char *sink; /* "auto", "file", … */
-    const char *path; /* "ring" or "splice" */
+    const char *sink;   /* "auto", "file", … */
+    const char *path;   /* "ring" or "splice" */
     const char *target; /* where the bytes are: file path, URL; NULL when inline */
     int64_t bytes, frames, pauses, paused_ms, discarded_bytes;
     bool has_xxh3;
@@ -46,9 +47,9 @@ struct record_stream {
 struct record_attempt {
     const struct verdict *verdict;
     const struct record_stream *out, *err; /* NULL when the attempt never had streams */
-    const char *containment;               /* "cgroup", "pidns", "group", "strict"; NULL = never contained */
-    const json_t *limits_enforced;         /* {"memory": true, …} or NULL */
-    const json_t *result, *progress;       /* from fd 3, borrowed; or NULL */
+    const char *containment; /* "cgroup", "pidns", "group", "strict"; NULL = never contained */
+    const json_t *limits_enforced;   /* {"memory": true, …} or NULL */
+    const json_t *result, *progress; /* from fd 3, borrowed; or NULL */
 };
 
 /* The attempt_json that settles an attempt: cause exit_code signal core_dumped forced stage error result progress

@@ -10,57 +10,70 @@
 
 #define NAMES_MAX 64
 
-/* Names that may stand at one place: at the top (group NULL) or in a group such as "limits". */
-struct names {
-    const char *list[NAMES_MAX];
-    char first[NAMES_MAX][32];
-    size_t count;
-};
-
-static bool listed(const struct names *names, const char *name)
+/* The part of an option's key that stands at one place: at the top ("timeout", "limits") or in a group ("memory").
+ * NULL when the option is not there.  *ret_len: its length. */
+static const char *name_at(const struct spec_option *option, const char *group, bool on_queue,
+                           size_t *ret_len)
 {
-    for (size_t i = 0; i < names->count; i++)
-        if (str_eq(names->list[i], name))
+    size_t len = group != NULL ? strlen(group) : 0;
+
+    if (on_queue && !option->on_queue)
+        return NULL;
+    if (group == NULL) {
+        *ret_len = strcspn(option->key, ".");
+        return option->key;
+    }
+    if (strncmp(option->key, group, len) != 0 || option->key[len] != '.')
+        return NULL;
+    *ret_len = strlen(option->key + len + 1);
+    return option->key + len + 1;
+}
+
+static bool is_known(const char *key, const char *group, bool on_queue)
+{
+    size_t count, len, key_len = strlen(key);
+    const struct spec_option *options = spec_options(&count);
+
+    for (size_t i = 0; i < count; i++) {
+        const char *name = name_at(&options[i], group, on_queue, &len);
+        if (name != NULL && len == key_len && memcmp(name, key, len) == 0)
             return true;
+    }
     return false;
 }
 
-static void collect(const char *group, bool on_queue, struct names *names)
-{
-    size_t count;
-    const struct spec_option *options = spec_options(&count);
-
-    names->count = 0;
-    for (size_t i = 0; i < count; i++) {
-        const char *key = options[i].key, *dot = strchr(key, '.'), *name = key;
-        if (on_queue && !options[i].on_queue)
-            continue;
-        if (group != NULL) {
-            size_t len = strlen(group);
-            if (dot == NULL || (size_t)(dot - key) != len || memcmp(key, group, len) != 0)
-                continue;
-            name = dot + 1;
-        } else if (dot != NULL) {
-            char *first = names->first[names->count];
-            (void)snprintf(first, sizeof names->first[0], "%.*s", (int)(dot - key), key);
-            name = first;
-        }
-        if (!listed(names, name)) {
-            BUG_ON(names->count >= NAMES_MAX);
-            names->list[names->count++] = name;
-        }
-    }
-}
-
-static int unknown_key(const char *key, const char *place, const struct names *names,
+static int unknown_key(const char *key, const char *place, const char *const *known, size_t count,
                        struct mandor_err *err)
 {
-    const char *nearest = units_nearest(key, names->list, names->count);
+    const char *nearest = units_nearest(key, known, count);
 
     if (nearest != NULL)
         return err_set(err, -EINVAL, FAULT_CALLER, "unknown key '%.60s' in %s, did you mean '%s'?",
                        key, place, nearest);
     return err_set(err, -EINVAL, FAULT_CALLER, "unknown key '%.60s' in %s", key, place);
+}
+
+/* The same, with the names that may stand at this place. */
+static int unknown_option(const char *key, const char *group, bool on_queue, const char *place,
+                          struct mandor_err *err)
+{
+    const char *known[NAMES_MAX];
+    char names[NAMES_MAX][32];
+    size_t count, len, n = 0;
+    const struct spec_option *options = spec_options(&count);
+
+    if (group == NULL && on_queue && option_by_key(key) >= 0)
+        return err_set(err, -EINVAL, FAULT_CALLER, "key '%s' belongs to a job, not to %s", key,
+                       place);
+    for (size_t i = 0; i < count && n < NAMES_MAX; i++) {
+        const char *name = name_at(&options[i], group, on_queue, &len);
+        if (name == NULL)
+            continue;
+        (void)snprintf(names[n], sizeof names[n], "%.*s", (int)len, name);
+        known[n] = names[n];
+        n++;
+    }
+    return unknown_key(key, place, known, n, err);
 }
 
 static bool is_group(const char *name)
@@ -72,19 +85,12 @@ static bool is_group(const char *name)
 static int check_keys(const json_t *object, const char *group, bool on_queue, const char *place,
                       struct mandor_err *err)
 {
-    struct names names;
     const char *key;
     json_t *value;
 
-    collect(group, on_queue, &names);
-    json_object_foreach((json_t *)object, key, value)
-    {
-        if (!listed(&names, key)) {
-            if (group == NULL && on_queue && option_by_key(key) >= 0)
-                return err_set(err, -EINVAL, FAULT_CALLER, "key '%s' belongs to a job, not to %s",
-                               key, place);
-            return unknown_key(key, place, &names, err);
-        }
+    json_object_foreach((json_t *)object, key, value) {
+        if (!is_known(key, group, on_queue))
+            return unknown_option(key, group, on_queue, place, err);
         if (group != NULL || !is_group(key))
             continue;
         if (!json_is_object(value))
@@ -117,8 +123,10 @@ static int store_one(int row, const json_t *job, const json_t *defaults, struct 
     const json_t *queues = option->on_queue ? option_lookup(row, defaults) : NULL;
     SCOPED_JSON *both = NULL;
 
-    if (own == NULL && queues == NULL)
-        return option_store_default(row, spec);
+    if (own == NULL && queues == NULL) {
+        int r = option_holds_memory(row) ? option_store_default(row, spec) : 0;
+        return r < 0 ? err_set(err, r, FAULT_HOST, "set the default of %s", option->key) : 0;
+    }
     spec->given |= UINT64_C(1) << row;
     if (option->type == OPT_ENV && json_is_object(own) && json_is_object(queues)) {
         both = merged_env(own, queues);
@@ -132,8 +140,7 @@ static int store_one(int row, const json_t *job, const json_t *defaults, struct 
 
 static int check_python(const json_t *python, struct mandor_err *err)
 {
-    static const struct names known = { .list = { "code", "params", "packages", "runtime" },
-                                        .count = 4 };
+    static const char *const known[] = { "code", "params", "packages", "runtime" };
     const json_t *packages = json_object_get(python, "packages");
     const json_t *runtime = json_object_get(python, "runtime");
     const char *key;
@@ -142,8 +149,10 @@ static int check_python(const json_t *python, struct mandor_err *err)
     if (!json_is_object(python))
         return err_set(err, -EINVAL, FAULT_CALLER,
                        "python: expected an object {\"code\": \"...\"}");
-    json_object_foreach((json_t *)python, key, value) if (!listed(&known, key)) return unknown_key(
-        key, "python", &known, err);
+    json_object_foreach((json_t *)python, key, value)
+        if (!str_eq(key, "code") && !str_eq(key, "params") && !str_eq(key, "packages") &&
+            !str_eq(key, "runtime"))
+            return unknown_key(key, "python", known, ARRAY_LEN(known), err);
     if (!json_is_string(json_object_get(python, "code")))
         return err_set(err, -EINVAL, FAULT_CALLER, "python.code: expected the program's text");
     if (runtime != NULL && !json_is_string(runtime))
@@ -209,15 +218,17 @@ static const char *kind_of_json(const json_t *json)
     }
 }
 
-/* Fill all fields of spec. */
+/* Fill all fields of spec, which has none yet. */
 static int fill(struct spec *spec, const json_t *job, const json_t *defaults,
                 struct mandor_err *err)
 {
     int max_row = option_by_key("backoff.max");
     bool max_given =
         option_lookup(max_row, job) != NULL || option_lookup(max_row, defaults) != NULL;
-    int r = 0;
 
+    int r = option_copy_numbers(spec);
+    if (r < 0)
+        return err_set(err, r, FAULT_HOST, "make a job");
     for (size_t row = 0; row < option_count() && r == 0; row++)
         r = store_one((int)row, job, defaults, spec, err);
     return r < 0 ? r : check_backoff(spec, max_given, err);

@@ -24,7 +24,13 @@ enum spec_frame {
 enum spec_checksum { CHECKSUM_XXH3, CHECKSUM_NONE };
 enum spec_output_policy { OUTPUT_KILL, OUTPUT_DISCARD };
 enum spec_limits_policy { LIMITS_STRICT, LIMITS_BEST_EFFORT };
-enum spec_containment { CONTAIN_AUTO, CONTAIN_CGROUP, CONTAIN_PIDNS, CONTAIN_GROUP, CONTAIN_STRICT };
+enum spec_containment {
+    CONTAIN_AUTO,
+    CONTAIN_CGROUP,
+    CONTAIN_PIDNS,
+    CONTAIN_GROUP,
+    CONTAIN_STRICT
+};
 enum spec_capture { CAPTURE_NONE = 0, CAPTURE_STDOUT = 1, CAPTURE_STDERR = 2, CAPTURE_BOTH = 3 };
 enum spec_commit { COMMIT_DEFAULT, COMMIT_SUCCESS, COMMIT_ALWAYS };
 enum spec_backoff { BACKOFF_FIXED, BACKOFF_EXPONENTIAL };
@@ -103,13 +109,14 @@ MUST_CHECK int spec_check_defaults(const json_t *defaults, struct mandor_err *er
 MUST_CHECK int spec_check_value(const char *key, const json_t *value, struct mandor_err *err);
 /* JSON of what was written as plain text on a command line or in YAML, checked.  text NULL: "true" of an OPT_BOOL.
  * Returns as spec_check_value(); *ret is a new reference. */
-MUST_CHECK int spec_value_from_text(const char *key, const char *text, json_t **ret, struct mandor_err *err);
+MUST_CHECK int spec_value_from_text(const char *key, const char *text, json_t **ret,
+                                    struct mandor_err *err);
 
 /* ---- options.def at run time: for --help, the option parser, completion and the man page ---- */
 
 enum opt_type {
-    OPT_STRING,   /* UTF-8 text */
-    OPT_BYTES,    /* text or {"b64"} */
+    OPT_STRING, /* UTF-8 text */
+    OPT_BYTES,  /* text or {"b64"} */
     OPT_INT,
     OPT_REAL,
     OPT_BOOL,
@@ -123,20 +130,22 @@ enum opt_type {
 };
 
 struct spec_option {
-    const char *key;     /* JSON path: "timeout", "backoff.delay", "limits.memory" */
+    const char *key; /* JSON path: "timeout", "backoff.delay", "limits.memory" */
     enum opt_type type;
-    const char *choices; /* OPT_ENUM */
-    const char *fallback;/* default as text, for help; "" = none */
-    const char *flag;    /* "timeout" for --timeout; NULL = JSON only */
-    const char *arg;     /* "D", "S", "SINK": the argument's name in help; NULL (OPT_BOOL): none, or =false */
-    bool on_queue;       /* may stand on a queue in mandor.yaml */
-    const char *help;    /* one sentence, no full stop */
+    const char *choices;  /* OPT_ENUM */
+    const char *fallback; /* default as text, for help; "" = none */
+    const char *flag;     /* "timeout" for --timeout; NULL = JSON only */
+    const char
+        *arg; /* "D", "S", "SINK": the argument's name in help; NULL (OPT_BOOL): none, or =false */
+    bool on_queue;    /* may stand on a queue in mandor.yaml */
+    const char *help; /* one sentence, no full stop */
 };
 const struct spec_option *spec_options(size_t *ret_count);
 
 /* Set the option that `flag` names (without dashes) from command line text in a job object.
  * Returns 0, -ENOENT (no such flag), -EINVAL (*err says what was expected). */
-MUST_CHECK int spec_set_flag(json_t *job, const char *flag, const char *text, struct mandor_err *err);
+MUST_CHECK int spec_set_flag(json_t *job, const char *flag, const char *text,
+                             struct mandor_err *err);
 
 /* Fill {id} {queue} {attempt} {stream} in a sink or stdin URL ("{{" is a brace; "inline:" is taken as it is); values
  * percent-encode "/", a leading "." and what would change the URL's meaning ("%?#&", control characters).  Returns malloc'ed text or NULL with *err set (-EINVAL unknown placeholder, -ENOMEM). */

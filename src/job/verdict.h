@@ -32,8 +32,8 @@ int cause_from_name(const char *name);    /* enum value or -ENOENT */
 /* Where between the request and exec(2) a start failed.  Names stand in spawn stage messages. */
 enum spawn_stage {
     STAGE_NONE,
-    STAGE_PREPARE,  /* directories, descriptors, limits the host cannot enforce */
-    STAGE_LOOKUP,   /* program not found in the job's PATH */
+    STAGE_PREPARE, /* directories, descriptors, limits the host cannot enforce */
+    STAGE_LOOKUP,  /* program not found in the job's PATH */
     STAGE_CLONE,
     STAGE_CGROUP,
     STAGE_NAMESPACE,
@@ -49,10 +49,10 @@ const char *spawn_stage_name(enum spawn_stage stage); /* "chdir", "exec", … */
 
 struct verdict {
     enum cause cause;
-    int exit_code;   /* -1 unless the leader exited by itself */
-    int signal;      /* 0 unless a signal ended the leader */
+    int exit_code; /* -1 unless the leader exited by itself */
+    int signal;    /* 0 unless a signal ended the leader */
     bool core_dumped;
-    bool forced;     /* SIGKILL was needed after the grace period */
+    bool forced;            /* SIGKILL was needed after the grace period */
     enum spawn_stage stage; /* CAUSE_SPAWN */
     int spawn_errno;        /* CAUSE_SPAWN: positive errno */
     int64_t user_us, system_us, max_rss_bytes, wall_ms;
@@ -66,7 +66,7 @@ enum outcome {
     OUTCOME_FAILED,   /* at once */
     OUTCOME_PUT_BACK, /* not charged; waits 1 s, doubling to 60 s */
     OUTCOME_CANCELLED,
-    OUTCOME_NOTHING,  /* lost lease: write nothing */
+    OUTCOME_NOTHING, /* lost lease: write nothing */
 };
 const char *outcome_name(enum outcome outcome);
 
@@ -76,7 +76,15 @@ enum outcome verdict_outcome(const struct verdict *verdict, const struct spec *s
 /* Is errno of a failed start permanent (ENOENT, EACCES, ENOEXEC, E2BIG, ENOTDIR, …)? */
 bool spawn_errno_permanent(int errno_value, enum spawn_stage stage);
 
-enum job_state { JOB_WAITING, JOB_DELAYED, JOB_ACTIVE, JOB_COMPLETED, JOB_FAILED, JOB_CANCELLED, JOB_STATES };
+enum job_state {
+    JOB_WAITING,
+    JOB_DELAYED,
+    JOB_ACTIVE,
+    JOB_COMPLETED,
+    JOB_FAILED,
+    JOB_CANCELLED,
+    JOB_STATES
+};
 const char *job_state_name(enum job_state state);
 int job_state_from_name(const char *name); /* or -ENOENT */
 static inline bool job_state_final(enum job_state state)

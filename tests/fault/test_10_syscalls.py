@@ -1,6 +1,5 @@
 """System calls that fail, made to fail from outside: strace -e inject, prlimit."""
 import os
-import re
 import resource
 import sqlite3
 

@@ -1,12 +1,8 @@
 """The database goes away under a living worker."""
-import os
 import shutil
-import signal
-import time
 
-import pytest
 
-from harness import sh, wait_for
+from harness import wait_for
 
 
 def test_a_database_that_is_locked_for_good_does_not_hang_a_command_for_ever(mandor):

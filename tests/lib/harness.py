@@ -17,6 +17,7 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import tempfile
 import time
 import uuid
 
@@ -534,6 +535,21 @@ class Mandor:
         for mount in [l.split()[1] for l in open("/proc/self/mounts") if l.split()[1].startswith(str(self.tmp))]:
             subprocess.run(["umount", "-l", mount], check=False)
         return complaints
+
+
+NOBODY = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
+
+
+@contextlib.contextmanager
+def nobodys_directory():
+    """A directory that user 65534 owns and can reach, with an environment that points nowhere else."""
+    path = pathlib.Path(tempfile.mkdtemp(prefix="mandor-nobody-", dir="/tmp"))
+    os.chown(path, 65534, 65534)
+    env = {"HOME": str(path), "TMPDIR": str(path), "XDG_STATE_HOME": None, "XDG_CONFIG_HOME": None, "MANDOR_BROKER": f"sqlite:{path}/q.db"}
+    try:
+        yield path, env
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def sh(script):

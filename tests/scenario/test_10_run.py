@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from harness import MARK, alive, children, proc_stat, read_until, sh, wait_for
+from harness import MARK, NOBODY, nobodys_directory, proc_stat, read_until, sh, wait_for
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 99, 100, 124, 125, 126, 127, 255])
@@ -363,15 +363,7 @@ def test_run_leaves_no_directory_behind(mandor):
 def test_run_as_nobody_works_with_what_it_can_get(mandor):
     if os.getuid() != 0:
         pytest.skip("needs root to become someone else")
-    mandor.tmp.chmod(0o777)
-    for parent in list(mandor.tmp.parents)[:3]:
-        if str(parent).startswith("/tmp/"):
-            parent.chmod(0o755)
-    nobody = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
-    home = mandor.tmp / "nobody"
-    home.mkdir()
-    os.chown(home, 65534, 65534)
-    env = {"HOME": str(home), "XDG_STATE_HOME": None, "XDG_CONFIG_HOME": None}
-    done = mandor.run("run", "--", *sh("id -u; setsid sleep 600 & exit 5"), prefix=nobody, env=env)
+    with nobodys_directory() as (home, env):
+        done = mandor.run("run", "--", *sh("id -u; setsid sleep 600 & exit 5"), prefix=NOBODY, env=env, cwd=str(home))
     assert (done.code, done.out) == (5, b"65534\n"), done
     assert not mandor.left()

@@ -316,3 +316,10 @@ def test_stopped_is_not_ended_R17(mandor):
         record = mandor.wait_state(job, "failed")
         assert (record["cause"], record["exit_code"]) == ("exit", 3), record
         assert not any(alive(p) for p in jobs)
+
+
+def test_a_helper_that_is_killed_is_the_jobs_own_affair_and_hangs_nothing_R21(mandor):
+    job = mandor.add(*sh("sleep 600 & kill -9 $!; wait $!; echo $?"))
+    mandor.drain()
+    assert mandor.show(job)["state"] == "completed"
+    assert mandor.logs_of(job, "--stdout") == b"137\n"

@@ -1,6 +1,5 @@
 """I4: a sink gets what the child wrote, byte by byte, whatever the sizes, frames, speeds and ends."""
 import hashlib
-import json
 import os
 import shutil
 import subprocess
@@ -8,7 +7,7 @@ import time
 
 import pytest
 
-from harness import SOAK, alive, hwm_bytes, read_until, rss_bytes, sh, wait_for
+from harness import SOAK, hwm_bytes, read_until, rss_bytes, sh, wait_for
 
 BLOCK = bytes(range(256)) * 1024
 

@@ -1,8 +1,4 @@
 """I3: when an attempt is settled nothing of it is alive, however it forked.  On every rung that this host has."""
-import os
-import signal
-import subprocess
-import time
 
 import pytest
 
@@ -60,7 +56,7 @@ STORIES = {
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_nothing_is_left_after_a_job_that_left(mandor, rung, story):
+def test_nothing_is_left_after_a_job_that_left_R20_R25(mandor, rung, story):
     job = mandor.add(*STORIES[story], kill_after="300ms")
     with mandor.worker():
         record = mandor.wait_state(job, "completed", "failed", deadline=40)

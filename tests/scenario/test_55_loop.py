@@ -1,10 +1,9 @@
 """I6: the loop stays awake while jobs flood."""
-import subprocess
 import time
 
 import pytest
 
-from harness import sh, wait_for
+from harness import wait_for
 
 
 def lag(stats):

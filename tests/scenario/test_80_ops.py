@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from harness import ROOT, pss_bytes, read_until, rss_bytes, sh, status_field, tree, wait_for
+from harness import ROOT, pss_bytes, read_until, rss_bytes, sh, tree, wait_for
 
 
 def switches(pid):

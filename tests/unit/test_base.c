@@ -178,7 +178,7 @@ TEST(a_hash_agrees_with_an_array_under_random_use)
     size_t count = 0;
 
     ck_assert_int_eq(hash_new(&hash), 0);
-    for (int step = 0; step < 200000; step++) {
+    for (int step = 0; step < 40000; step++) {
         int i = rand_r(&seed) % KEYS;
         uint64_t key = (uint64_t)i << 32; /* keys that differ only high up */
         switch (rand_r(&seed) % 3) {

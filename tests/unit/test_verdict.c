@@ -67,6 +67,8 @@ TEST(every_verdict_has_the_outcome_of_the_contract)
 
 TEST(no_cause_exit_code_or_errno_falls_through_the_table)
 {
+    int wrong = 0;
+
     for (int cause = 0; cause < CAUSE_COUNT; cause++)
         for (int code = -1; code < 256; code++)
             for (int stage = 0; stage < STAGE_COUNT; stage++) {
@@ -74,11 +76,12 @@ TEST(no_cause_exit_code_or_errno_falls_through_the_table)
                                            .exit_code = code,
                                            .spawn_errno = code,
                                            .stage = (enum spawn_stage)stage };
-                enum outcome outcome = verdict_outcome(&verdict, &spec);
-                ck_assert(outcome <= OUTCOME_NOTHING);
-                ck_assert_int_eq(outcome == OUTCOME_COMPLETED, cause == CAUSE_EXIT && code == 0);
-                ck_assert_int_eq(outcome == OUTCOME_NOTHING, cause == CAUSE_LOST_LEASE);
+                enum outcome outcome =
+                    verdict_outcome(&verdict, &spec); /* aborts on a hole in the table */
+                wrong += (outcome == OUTCOME_COMPLETED) != (cause == CAUSE_EXIT && code == 0);
+                wrong += (outcome == OUTCOME_NOTHING) != (cause == CAUSE_LOST_LEASE);
             }
+    ck_assert_int_eq(wrong, 0);
 }
 
 TEST(names_lead_back_to_their_values)
