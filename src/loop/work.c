@@ -18,18 +18,20 @@ struct work_line {
 static struct list lines = LIST_INIT(lines);
 static pthread_mutex_t lines_lock = PTHREAD_MUTEX_INITIALIZER;
 
+static struct work_line *line_find(uv_loop_t *loop, uint64_t device)
+{
+    LIST_FOREACH (line, &lines, struct work_line, node) {
+        if (line->loop == loop && line->device == device)
+            return line;
+    }
+    return NULL;
+}
+
 /* The line of this device, made when there is none.  NULL when out of memory: such work runs without a limit. */
 static struct work_line *line_get(uv_loop_t *loop, uint64_t device)
 {
-    struct work_line *found = NULL;
-
     pthread_mutex_lock(&lines_lock);
-    LIST_FOREACH(line, &lines, struct work_line, node) {
-        if (line->loop == loop && line->device == device) {
-            found = line;
-            break;
-        }
-    }
+    struct work_line *found = line_find(loop, device);
     if (found == NULL && (found = calloc(1, sizeof *found)) != NULL) {
         found->loop = loop;
         found->device = device;
@@ -93,4 +95,13 @@ void work_submit(uv_loop_t *loop, struct work *work, uint64_t device, work_fn *r
     if (line != NULL)
         line->running++;
     start(work);
+}
+
+bool work_free(uv_loop_t *loop, uint64_t device)
+{
+    pthread_mutex_lock(&lines_lock);
+    const struct work_line *line = line_find(loop, device);
+    bool free_thread = line == NULL || (list_empty(&line->waiting) && line->running < line->limit);
+    pthread_mutex_unlock(&lines_lock);
+    return free_thread;
 }

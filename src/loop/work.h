@@ -34,5 +34,7 @@ struct work {
 
 /* Run run(work) on a pool thread, then after(work) on the loop thread: exactly once, never from inside this call. */
 void work_submit(uv_loop_t *loop, struct work *work, uint64_t device, work_fn *run, work_fn *after);
+/* Is there a thread to spare for this device: does nobody wait, and would not even if one more thread were taken? */
+bool work_free(uv_loop_t *loop, uint64_t device);
 
 #endif

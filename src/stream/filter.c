@@ -26,7 +26,8 @@
 
 #define FILTER_MAGIC 0x66696c74u
 #define BUSY_BYTES   ((size_t)32 << 10) /* a turn that moves so much counts as busy */
-#define BUSY_TURNS   2                  /* so many in a row make a busy stream */
+#define BUSY_TURNS     2                /* so many more busy turns than others make a busy stream */
+#define BUSY_TURNS_MAX 8                /* … and so many others end it at the latest */
 #define PIPE_SIZE \
     (1 << 20) /* of a busy stream's pipe: the most that everyone may ask for, pipe(7) */
 
@@ -289,12 +290,18 @@ static ssize_t make_room(struct filter *filter)
     return fill >= high ? 0 : (ssize_t)MIN(ring_room(filter->ring), high - fill);
 }
 
-static bool splices(const struct filter *filter)
+/* Does the job's choice allow splice(2)?  Then the sink's answer is waited for before the first byte is read. */
+static bool may_splice(const struct filter *filter)
 {
     const struct filter_options *options = &filter->options;
 
     return options->frame == FRAME_RAW && !options->checksum && !options->capture &&
-           options->output_max == 0 && !filter->no_splice && sink_splice_fd(filter->sink) >= 0;
+           options->output_max == 0 && !filter->no_splice && !filter->finishing;
+}
+
+static bool splices(const struct filter *filter)
+{
+    return may_splice(filter) && sink_splice_fd(filter->sink) >= 0;
 }
 
 /* Should the pool move this stream's bytes (as soon as the ring is empty)? */
@@ -311,12 +318,15 @@ static bool wants_pump(const struct filter *filter)
 static bool may_read(const struct filter *filter)
 {
     return filter->source == SOURCE_PIPE && !filter->source_ended && !filter->paused &&
-           !filter->pumping && !wants_pump(filter);
+           !filter->pumping && !wants_pump(filter) && (filter->sink_ready || !may_splice(filter));
 }
 
 static void note_busy(struct filter *filter, size_t bytes)
 {
-    filter->busy_turns = bytes < BUSY_BYTES ? 0 : MIN(filter->busy_turns + 1, (unsigned)BUSY_TURNS);
+    if (bytes >= BUSY_BYTES)
+        filter->busy_turns = MIN(filter->busy_turns + 1, (unsigned)BUSY_TURNS_MAX);
+    else if (filter->busy_turns > 0)
+        filter->busy_turns--;
     if (filter->busy_turns == BUSY_TURNS && !filter->pipe_enlarged && filter->fd >= 0) {
         filter->pipe_enlarged = true;
         (void)fcntl(filter->fd, F_SETPIPE_SZ,
@@ -505,6 +515,8 @@ static void after_pump(struct work *work)
 static void start_pump(struct filter *filter)
 {
     struct pump *pump = &filter->pump;
+    uv_loop_t *loop = filter_pool_loop(filter->pool);
+    uint64_t device = sink_device(filter->sink);
     bool splice = splices(filter);
 
     if (!splice && filter->ring != NULL && ring_capacity(filter->ring) < FILTER_HIGH) {
@@ -527,12 +539,12 @@ static void start_pump(struct filter *filter)
         .keep_max = keep_max(filter),
         .discard = filter->options.output_policy == OUTPUT_DISCARD,
         .tail_wanted = filter->options.capture,
+        .patient = filter->busy_turns >= BUSY_TURNS && !filter->draining && work_free(loop, device),
     };
     filter->pumping = true;
     filter->waiting_since_ms = now_ms(filter);
     sink_lend(filter->sink);
-    work_submit(filter_pool_loop(filter->pool), &filter->work, sink_device(filter->sink), run_pump,
-                after_pump);
+    work_submit(loop, &filter->work, device, run_pump, after_pump);
 }
 
 /* ---- what may happen next ---- */
@@ -566,10 +578,10 @@ static void update_pause(struct filter *filter)
 static void update_poll(struct filter *filter)
 {
     bool want = filter->poll_open && !filter->paused && !filter->pumping && !filter->source_ended &&
-                !(wants_pump(filter) && filter->writing);
+                !(wants_pump(filter) && filter->writing) &&
+                (filter->sink_ready || !may_splice(filter));
     if (want && filter->finishing) {
-        wake(
-            filter); /* a pipe that an outsider holds open and leaves empty would never poll readable */
+        wake(filter); /* a pipe that an outsider holds open, and empty, never polls readable */
         want = false;
     }
     if (want == filter->polling)
@@ -577,8 +589,7 @@ static void update_poll(struct filter *filter)
     filter->polling = want;
     if (want) {
         filter->quiet_since_ms = now_ms(filter);
-        (void)uv_poll_start(&filter->poll, UV_READABLE,
-                            on_poll); /* fails on a closing handle only */
+        (void)uv_poll_start(&filter->poll, UV_READABLE, on_poll); /* fails when closing only */
     } else {
         (void)uv_poll_stop(&filter->poll);
     }

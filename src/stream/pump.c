@@ -2,6 +2,7 @@
 #include "stream/pump.h"
 
 #include <fcntl.h>
+#include <time.h>
 
 #include "base/clock.h"
 
@@ -47,6 +48,18 @@ static int carry_on(struct pump *pump, const unsigned char *bytes, size_t len)
     return pump->end == PUMP_FRAME ? -1 : 0;
 }
 
+/* The pipe is empty: nap once in a row.  True: look again. */
+static bool nap(const struct pump *pump, bool *napped)
+{
+    const struct timespec time = { .tv_nsec = PUMP_NAP_NS };
+
+    if (!pump->patient || *napped || atomic_load_explicit(&pump->stop, memory_order_relaxed))
+        return false;
+    *napped = true;
+    (void)nanosleep(&time, NULL); /* shorter is fine */
+    return true;
+}
+
 static int end_of_read(struct pump *pump, ssize_t n, int error)
 {
     if (n == 0)
@@ -61,15 +74,19 @@ static int end_of_read(struct pump *pump, ssize_t n, int error)
 static void copy_slice(struct pump *pump, int64_t end_ns)
 {
     size_t at = 0;
+    bool napped = false;
 
     do {
         if (at == pump->memory_len || !pump->tail_wanted)
             at = 0;
         ssize_t n = RETRY_EINTR(read(pump->from, pump->memory + at, pump->memory_len - at));
+        if (n < 0 && errno == EAGAIN && nap(pump, &napped))
+            continue;
         if (n <= 0) {
             (void)end_of_read(pump, n, errno);
             break;
         }
+        napped = false;
         at += (size_t)n;
         if (carry_on(pump, pump->memory + at - n, (size_t)n) < 0)
             break;
@@ -84,9 +101,13 @@ static void copy_slice(struct pump *pump, int64_t end_ns)
 
 static void splice_slice(struct pump *pump, int64_t end_ns)
 {
+    bool napped = false;
+
     do {
         ssize_t n = RETRY_EINTR(splice(pump->from, NULL, pump->to, NULL, SPLICE_MAX,
                                        SPLICE_F_MOVE | SPLICE_F_NONBLOCK));
+        if (n < 0 && errno == EAGAIN && nap(pump, &napped))
+            continue;
         if (n <= 0) {
             int error = n < 0 ? errno : 0;
             if (error == EINVAL && pump->bytes == 0)
@@ -97,6 +118,7 @@ static void splice_slice(struct pump *pump, int64_t end_ns)
                 (void)stop(pump, PUMP_WRITE_FAILED, -error);
             break;
         }
+        napped = false;
         pump->bytes += n;
         pump->kept += n;
     } while (clock_mono_ns() < end_ns && !atomic_load_explicit(&pump->stop, memory_order_relaxed));
