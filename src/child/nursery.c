@@ -275,7 +275,7 @@ static int make_base_text(struct nursery *nursery)
     return nursery->base_text == NULL ? -ENOMEM : 0;
 }
 
-/* mkdir -p */
+/* mkdir -p; others may pass through the last one: jobs that run as another user. */
 static int make_path(const char *path)
 {
     SCOPED_FREE char *copy = strdup(path);
@@ -288,7 +288,7 @@ static int make_path(const char *path)
                 return -errno;
             *at = '/';
         }
-    return mkdir(copy, 0700) != 0 && errno != EEXIST ? -errno : 0;
+    return mkdir(copy, 0711) != 0 && errno != EEXIST ? -errno : 0;
 }
 
 static int make_scratch(struct nursery *nursery, const char *dir, struct mandor_err *err)

@@ -160,6 +160,7 @@ static int make_scratch(struct run *run, struct mandor_err *err)
         return err_set(err, -ENAMETOOLONG, FAULT_CALLER, "TMPDIR is too long");
     if (mkdtemp(run->scratch) == NULL)
         return err_set(err, -errno, FAULT_HOST, "make a scratch directory in '%s'", tmp);
+    (void)chmod(run->scratch, 0711); /* a command that runs as another user passes through */
     return 0;
 }
 
