@@ -339,11 +339,11 @@ static int pragma_i(struct store *store, const char *sql, int64_t *ret)
     return r;
 }
 
-static int make_dir(const char *path, struct mandor_err *err)
+static int make_dir(const char *path, mode_t mode, struct mandor_err *err)
 {
     struct stat st;
 
-    if (mkdir(path, 0700) == 0)
+    if (mkdir(path, mode) == 0)
         return 0;
     if (errno != EEXIST)
         return err_set(err, -errno, FAULT_HOST, "make directory '%s'", path);
@@ -356,7 +356,11 @@ static int make_dir(const char *path, struct mandor_err *err)
 
 int store_data_dirs(const char *db_path, char **ret, struct mandor_err *err)
 {
-    static const char *const parts[] = { "", "/run", "/output", "/scratch", "/journal" };
+    /* A job that runs as another user passes through two of them to its own directories. */
+    static const struct {
+        const char *name;
+        mode_t mode;
+    } parts[] = { { "", 0711 }, { "/run", 0700 }, { "/output", 0700 }, { "/scratch", 0711 }, { "/journal", 0700 } };
     SCOPED_FREE char *dir = NULL;
 
     if (asprintf(&dir, "%s.d", db_path) < 0) {
@@ -365,8 +369,8 @@ int store_data_dirs(const char *db_path, char **ret, struct mandor_err *err)
     }
     for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
         char path[PATH_MAX];
-        (void)snprintf(path, sizeof path, "%s%s", dir, parts[i]);
-        int r = make_dir(path, err);
+        (void)snprintf(path, sizeof path, "%s%s", dir, parts[i].name);
+        int r = make_dir(path, parts[i].mode, err);
         if (r < 0)
             return r;
     }

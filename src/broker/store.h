@@ -52,7 +52,7 @@ struct store {
     char *keep_seen; /* the retention that this process wrote down last */
 };
 
-/* Make "<db>.d" and the directories in it (0700) where they are missing.  *ret: malloc'ed path. */
+/* Make "<db>.d" and the directories in it (closed to others but for passing through) where they are missing.  *ret: malloc'ed path. */
 MUST_CHECK int store_data_dirs(const char *db_path, char **ret, struct mandor_err *err);
 
 /* Open, check, and where needed make or migrate the queue at path (absolute).  worker: see broker_open(). */

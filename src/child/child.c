@@ -103,7 +103,13 @@ int child_start(struct nursery *nursery, const struct child_launch *launch, cons
     stop_init(child);
     list_push_back(&nursery->children, &child->node);
     nursery->alive++;
-    lane_push(nursery->spawner, &child->launch_task);
+    if (nursery->guard_lost) { /* the end has begun: nothing may be born into it */
+        child->failed = -ECANCELED;
+        (void)snprintf(child->error, sizeof child->error, "the guard is lost, nothing is started any more");
+        nursery_due(nursery, child);
+    } else {
+        lane_push(nursery->spawner, &child->launch_task);
+    }
     *ret = child;
     return 0;
 }
@@ -278,6 +284,7 @@ void child_launched(struct lane_task *task)
         memcpy(child->slot_name, child->slot->name, sizeof child->slot_name);
     }
     if (child->failed < 0) {
+        launch_release(child);
         launch_failed(child);
         return;
     }

@@ -149,14 +149,15 @@ _Noreturn static void guard_main(struct guard *guard)
 
 /* ---- both sides ---- */
 
-static int become_worker(int link, pid_t guard_pid, const sigset_t *old_mask)
+static int become_worker(void)
 {
+    sigset_t none;
     if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0)
         return -errno;
     (void)setpgid(0, 0);
     (void)signal(SIGTTOU, SIG_IGN); /* we are not the terminal's foreground group, but may write to it */
-    (void)sigprocmask(SIG_SETMASK, old_mask, NULL);
-    (void)link, (void)guard_pid;
+    (void)sigemptyset(&none); /* whatever our caller had blocked, we must hear of it */
+    (void)sigprocmask(SIG_SETMASK, &none, NULL);
     return 0;
 }
 
@@ -169,10 +170,11 @@ int guard_fork(int *ret_guard_fd, struct mandor_err *err)
     sigset_t set = relayed_set(), old;
     (void)sigaddset(&set, SIGCHLD);
     (void)sigprocmask(SIG_BLOCK, &set, &old); /* nothing is lost between fork and signalfd */
-    pid_t guard_pid = getpid(), worker = fork();
+    (void)signal(SIGCHLD, SIG_DFL); /* inherited as ignored it would let the kernel reap before we look */
+    pid_t worker = fork();
     if (worker == 0) {
         (void)close(pair[0]);
-        int r = become_worker(pair[1], guard_pid, &old);
+        int r = become_worker();
         if (r < 0)
             return err_set(err, r, FAULT_HOST, "become a subreaper");
         *ret_guard_fd = pair[1];

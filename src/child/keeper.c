@@ -50,9 +50,20 @@ CHILD_SIDE static int count_processes(void)
     return count - 1;
 }
 
+extern char **environ;
+
+/* /proc/1/environ of the namespace is the job's to read, and we are a copy of the worker: R09. */
+CHILD_SIDE static void forget_environment(void)
+{
+    for (char **entry = environ; entry != NULL && *entry != NULL; entry++)
+        for (volatile char *p = *entry; *p != 0; p++)
+            *p = 0;
+}
+
 CHILD_SIDE static int set_up(int socket)
 {
     int r = 0;
+    forget_environment();
     /* Zombies that are re-parented to us vanish by themselves: SIGCHLD is ignored. */
     struct {
         uint64_t handler, flags, restorer, mask;

@@ -455,9 +455,7 @@ void launch_run(struct lane_task *task)
         close_fd(&launch.ends[i]);
     close_fd(&child->given[0]);
     close_fd(&child->given[1]);
-    if (r < 0)
-        launch_release(child);
-    else if (child->slot->rung == CONTAIN_GROUP)
+    if (r == 0 && child->slot->rung == CONTAIN_GROUP)
         child->slot->target.leader = child->slot->target.session = child->kin.pid;
     free(launch.envp);
     free(launch.tmp_var);

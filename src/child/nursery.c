@@ -218,7 +218,11 @@ void nursery_tidy(struct nursery *nursery, struct child *child)
 static void guard_lost_over(struct nursery *nursery)
 {
     (void)uv_timer_stop(&nursery->last_wait);
-    nursery->on_guard_lost(nursery->arg);
+    SCOPED_FD base = nursery->yard.base[0] == 0 ? -1 : open(nursery->yard.base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (base >= 0)
+        (void)cgroup_kill(base); /* the caller exits now: also what could not be stopped one by one */
+    if (nursery->on_guard_lost != NULL)
+        nursery->on_guard_lost(nursery->arg);
 }
 
 static void on_last_wait(uv_timer_t *timer)
@@ -275,7 +279,7 @@ static int make_base_text(struct nursery *nursery)
     return nursery->base_text == NULL ? -ENOMEM : 0;
 }
 
-/* mkdir -p */
+/* mkdir -p; others may pass through the last one: jobs that run as another user. */
 static int make_path(const char *path)
 {
     SCOPED_FREE char *copy = strdup(path);
@@ -288,7 +292,7 @@ static int make_path(const char *path)
                 return -errno;
             *at = '/';
         }
-    return mkdir(copy, 0700) != 0 && errno != EEXIST ? -errno : 0;
+    return mkdir(copy, 0711) != 0 && errno != EEXIST ? -errno : 0;
 }
 
 static int make_scratch(struct nursery *nursery, const char *dir, struct mandor_err *err)

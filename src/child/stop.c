@@ -190,7 +190,7 @@ void stop_init(struct child *child)
 /* A start that has not begun never happens; it is reported from the loop's turn. */
 static void give_up_start(struct child *child)
 {
-    if (!lane_cancel(child->nursery->spawner, &child->launch_task))
+    if (!list_empty(&child->due) || !lane_cancel(child->nursery->spawner, &child->launch_task))
         return;
     child->failed = -ECANCELED;
     child->failed_stage = STAGE_NONE;

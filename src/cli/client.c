@@ -155,8 +155,8 @@ size_t client_live_workers(const json_t *stats)
     size_t i, alive = 0;
     json_t *worker;
 
-    json_array_foreach(json_object_get(stats, "workers"), i, worker) alive +=
-        !json_is_false(json_object_get(worker, "alive"));
+    json_array_foreach(json_object_get(stats, "workers"), i, worker)
+        alive += !json_is_false(json_object_get(worker, "alive"));
     return alive;
 }
 

@@ -337,8 +337,7 @@ static int print_checks(const struct doctor *doctor)
     size_t i;
     json_t *check;
 
-    json_array_foreach(doctor->checks, i, check)
-    {
+    json_array_foreach(doctor->checks, i, check) {
         const char *health = json_string_value(json_object_get(check, "health"));
         enum out_style style = STYLE_PLAIN;
         for (size_t h = 0; h < ARRAY_LEN(healths); h++)

@@ -57,8 +57,7 @@ static int show_page(struct listing *listing, const json_t *records)
     size_t i;
     json_t *record;
 
-    json_array_foreach(records, i, record)
-    {
+    json_array_foreach(records, i, record) {
         if (listing->left == 0 || out_broken())
             break;
         int r = listing->table != NULL ? add_row(listing->table, record) : out_json(record);

@@ -14,9 +14,9 @@
 #include "exec/env.h"
 #include "exec/outputs.h"
 
-#define RUN_EXIT_NOT_FOUND 127
+#define RUN_EXIT_NOT_FOUND      127
 #define RUN_EXIT_NOT_EXECUTABLE 126
-#define RUN_EXIT_OOM 137
+#define RUN_EXIT_OOM            137
 
 struct run {
     uv_loop_t loop;
@@ -35,7 +35,8 @@ struct run {
 };
 
 static const int stop_signals[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
-_Static_assert(ARRAY_LEN(stop_signals) == ARRAY_LEN(((struct run *)0)->signals), "one handle a signal");
+_Static_assert(ARRAY_LEN(stop_signals) == ARRAY_LEN(((struct run *)0)->signals),
+               "one handle a signal");
 
 /* ---- the result ---- */
 
@@ -81,7 +82,8 @@ static void say_cause(const struct run *run)
     else if (verdict->cause == CAUSE_EXIT)
         (void)fprintf(stderr, "mandor run: exit %d\n", verdict->exit_code);
     else if (verdict->cause == CAUSE_SIGNAL)
-        (void)fprintf(stderr, "mandor run: signal %d (%s)\n", verdict->signal, strsignal(verdict->signal));
+        (void)fprintf(stderr, "mandor run: signal %d (%s)\n", verdict->signal,
+                      strsignal(verdict->signal));
     else
         (void)fprintf(stderr, "mandor run: %s\n", cause_name(verdict->cause));
 }
@@ -158,6 +160,7 @@ static int make_scratch(struct run *run, struct mandor_err *err)
         return err_set(err, -ENAMETOOLONG, FAULT_CALLER, "TMPDIR is too long");
     if (mkdtemp(run->scratch) == NULL)
         return err_set(err, -errno, FAULT_HOST, "make a scratch directory in '%s'", tmp);
+    (void)chmod(run->scratch, 0711); /* a command that runs as another user passes through */
     return 0;
 }
 
@@ -178,9 +181,10 @@ static int start_parts(struct run *run, int guard_fd, struct mandor_err *err)
     if ((r = filter_pool_new(&run->loop, (size_t)128 << 20, &run->filters)) < 0 ||
         (r = env_passed(NULL, &run->env_pass)) < 0)
         return err_set(err, r, FAULT_HOST, "start");
-    run->env = (struct executor_env){
-        .loop = &run->loop, .nursery = run->nursery, .filters = run->filters, .env_pass = run->env_pass
-    };
+    run->env = (struct executor_env){ .loop = &run->loop,
+                                      .nursery = run->nursery,
+                                      .filters = run->filters,
+                                      .env_pass = run->env_pass };
     if (signal(SIGPIPE, SIG_IGN) == SIG_ERR)
         return err_set(err, -errno, FAULT_HOST, "ignore SIGPIPE");
     for (size_t i = 0; i < ARRAY_LEN(stop_signals); i++) {
@@ -195,8 +199,11 @@ static int start_parts(struct run *run, int guard_fd, struct mandor_err *err)
 
 static int start_job(struct run *run, struct mandor_err *err)
 {
-    static const struct execution_events events = { .on_progress = on_progress, .on_ended = on_ended };
-    struct outputs_place place = { .id = run->name, .queue = run->spec->queue, .attempt = 1, .data_dir = run->scratch };
+    static const struct execution_events events = { .on_progress = on_progress,
+                                                    .on_ended = on_ended };
+    struct outputs_place place = {
+        .id = run->name, .queue = run->spec->queue, .attempt = 1, .data_dir = run->scratch
+    };
     int r = outputs_open(&run->outputs, &run->loop, run->spec, &place, err);
 
     if (r < 0)
@@ -222,7 +229,8 @@ static int supervise(struct cli *cli, struct run *run, int guard_fd)
 {
     struct mandor_err err;
 
-    if (uv_loop_init(&run->loop) < 0 || start_parts(run, guard_fd, &err) < 0 || start_job(run, &err) < 0) {
+    if (uv_loop_init(&run->loop) < 0 || start_parts(run, guard_fd, &err) < 0 ||
+        start_job(run, &err) < 0) {
         (void)cli_fail(cli, &err);
         (void)rmdir(run->scratch);
         _exit(EXIT_HOST); /* nothing runs; the guard sees to the rest */

@@ -147,8 +147,7 @@ static int print_history(const json_t *record)
     size_t i;
     json_t *past;
 
-    json_array_foreach(history, i, past)
-    {
+    json_array_foreach(history, i, past) {
         char label[32];
         const char *error = text_of(past, "error"), *cause = text_of(past, "cause");
         (void)snprintf(label, sizeof label, "Attempt %" JSON_INTEGER_FORMAT,

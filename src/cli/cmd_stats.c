@@ -62,8 +62,7 @@ static int print_queues(const json_t *stats)
 
     if (table == NULL)
         return -ENOMEM;
-    json_object_foreach(json_object_get(stats, "queues"), name, queue)
-    {
+    json_object_foreach(json_object_get(stats, "queues"), name, queue) {
         char age[UNITS_TEXT_SIZE];
         int64_t oldest_ms = number_of(queue, "oldest_waiting_ms");
         bool paused = json_is_true(json_object_get(queue, "paused"));
@@ -102,8 +101,7 @@ static int print_workers(const json_t *stats)
 
     if (table == NULL)
         return -ENOMEM;
-    json_array_foreach(json_object_get(stats, "live"), i, worker)
-    {
+    json_array_foreach(json_object_get(stats, "live"), i, worker) {
         const json_t *metrics = json_object_get(worker, "metrics");
         table_cell(table, STYLE_PLAIN, "%s", text_of(worker, "worker"));
         table_number(table, number_of(worker, "pid"));
@@ -150,25 +148,37 @@ static int add_running(struct table *table, const json_t *worker, const json_t *
     return 0;
 }
 
+/* How many jobs the terminal has lines for, below the queues. */
+static size_t room_for_jobs(const json_t *stats)
+{
+    size_t used =
+        json_object_size(json_object_get(stats, "queues")) + 5; /* titles, gap, "… more", cursor */
+    size_t rows = (size_t)out_rows();
+
+    return rows == 0 ? SIZE_MAX : MAX(rows, used + 1) - used;
+}
+
 static int print_running(const json_t *stats)
 {
     static const char *const titles[] = { "ID",       "QUEUE",  "PHASE",  "TRY",
                                           "PID",      "TIME",   "STDOUT", "STDERR",
                                           "PROGRESS", "WORKER", "COMMAND" };
     SCOPED(table_free) struct table *table = table_new(titles, ARRAY_LEN(titles));
-    size_t i, j;
+    size_t i, j, running = 0, room = room_for_jobs(stats);
     json_t *worker, *job;
 
     if (table == NULL)
         return -ENOMEM;
     json_array_foreach(json_object_get(stats, "live"), i, worker)
-        json_array_foreach(json_object_get(worker, "running"), j, job)
-    {
-        int r = add_running(table, worker, job);
-        if (r < 0)
-            return r;
-    }
-    return table_print(table);
+        json_array_foreach(json_object_get(worker, "running"), j, job) {
+            int r = running++ < room ? add_running(table, worker, job) : 0;
+            if (r < 0)
+                return r;
+        }
+    int r = table_print(table);
+    if (r == 0 && running > room)
+        out_line("… and %zu more", running - room);
+    return r;
 }
 
 static int print_stats(const json_t *stats)

@@ -22,14 +22,16 @@ static int make_name(char *name, size_t size, struct mandor_err *err)
         return err_set(err, -errno, FAULT_HOST, "get random bytes");
     (void)gethostname(host, sizeof host - 1);
     for (char *p = host; *p != '\0'; p++)
-        if (!((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || *p == '-'))
+        if (!((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') ||
+              *p == '-'))
             *p = '-';
     (void)snprintf(name, size, "%s-%d-%08" PRIx32, host, (int)getpid(), random);
     return 0;
 }
 
 /* The lock lives as long as worker or guard do: its open file description is shared with the guard by fork(2). */
-static int take_lock(const char *data_dir, const char *name, char *path, size_t size, struct mandor_err *err)
+static int take_lock(const char *data_dir, const char *name, char *path, size_t size,
+                     struct mandor_err *err)
 {
     (void)snprintf(path, size, "%s/run/%s.lock", data_dir, name);
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -45,11 +47,13 @@ static int take_lock(const char *data_dir, const char *name, char *path, size_t 
 
 static int check(const struct config *config, const char *url)
 {
-    (void)printf("configuration: %s\n", config->path != NULL ? config->path : "none found, defaults");
+    (void)printf("configuration: %s\n",
+                 config->path != NULL ? config->path : "none found, defaults");
     (void)printf("broker: %s\nconcurrency: %" PRId64 "\n", url, config->concurrency);
     for (size_t i = 0; i < config->queue_count; i++)
-        (void)printf("queue: %s (weight %" PRId64 ", concurrency %" PRId64 ")\n", config->queues[i].name,
-                     config->queues[i].weight, config->queues[i].concurrency);
+        (void)printf("queue: %s (weight %" PRId64 ", concurrency %" PRId64 ")\n",
+                     config->queues[i].name, config->queues[i].weight,
+                     config->queues[i].concurrency);
     if (config->queue_count == 0)
         (void)printf("queues: all that the broker has\n");
     return EXIT_OK;
@@ -68,7 +72,8 @@ static const char *broker_url(const struct cli *cli, const struct config *config
 
 static void setup_log(const struct config *config, bool progress)
 {
-    log_setup(str_eq(config->log_format, "json") ? LOG_JSON : LOG_LOGFMT, progress ? LOG_WARN : LOG_INFO);
+    log_setup(str_eq(config->log_format, "json") ? LOG_JSON : LOG_LOGFMT,
+              progress ? LOG_WARN : LOG_INFO);
 }
 
 /* A hidden rung for tests wins over the configuration's. */
@@ -108,7 +113,8 @@ int cmd_work(struct cli *cli)
         queues[i] = cli_text_nth(cli, "queue", i);
     setup.queues = queues;
 
-    if (broker_prepare(setup.broker_url, &data_dir, &err) < 0 || make_name(name, sizeof name, &err) < 0 ||
+    if (broker_prepare(setup.broker_url, &data_dir, &err) < 0 ||
+        make_name(name, sizeof name, &err) < 0 ||
         take_lock(data_dir, name, lock_path, sizeof lock_path, &err) < 0)
         return cli_fail(cli, &err);
     setup.data_dir = data_dir;

@@ -59,15 +59,25 @@ bool out_is_terminal(void)
     return isatty(STDOUT_FILENO) == 1;
 }
 
-int out_columns(void)
+static struct winsize terminal_size(void)
 {
     struct winsize size;
 
     if (!out_is_terminal())
-        return 0;
-    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) < 0 || size.ws_col == 0)
-        return 80;
-    return size.ws_col;
+        return (struct winsize){ .ws_col = 0 };
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) < 0 || size.ws_col == 0 || size.ws_row == 0)
+        return (struct winsize){ .ws_col = 80, .ws_row = 24 };
+    return size;
+}
+
+int out_columns(void)
+{
+    return terminal_size().ws_col;
+}
+
+int out_rows(void)
+{
+    return terminal_size().ws_row;
 }
 
 void out_line(const char *fmt, ...)
@@ -387,18 +397,16 @@ static void pad(size_t columns)
     (void)printf("%*s", (int)columns, "");
 }
 
-/* Print one cell; room: columns that it may take, SIZE_MAX = any.  last: no padding behind it. */
+/* Print one cell.  room: columns that are left, SIZE_MAX = any; last: no padding behind it. */
 static void print_cell(const struct cell *cell, size_t column_width, size_t room, bool last)
 {
     size_t width;
     size_t len = fit(cell->text, room, &width);
-    size_t gap = column_width > width ? column_width - width : 0;
     bool cut = cell->text[len] != '\0';
 
-    if (cut && room > 1) { /* leave room for the mark */
+    if (cut) /* leave room for the mark */
         len = fit(cell->text, room - 1, &width);
-        gap = 0;
-    }
+    size_t gap = MIN(column_width, room) > width + cut ? MIN(column_width, room) - width - cut : 0;
     if (cell->right)
         pad(gap);
     (void)printf("%s%.*s%s%s", style_on(cell->style), (int)len, cell->text, cut ? "…" : "",
@@ -409,18 +417,19 @@ static void print_cell(const struct cell *cell, size_t column_width, size_t room
         (void)fputs("  ", stdout);
 }
 
+/* terminal: its width, what does not fit is cut; 0 = no bound. */
 static void print_row(const struct table *table, size_t row, const size_t *widths, size_t terminal)
 {
     size_t used = 0;
 
-    for (size_t i = 0; i < table->columns; i++) {
-        const struct cell *cell = &table->cells[row * table->columns + i];
-        bool last = i + 1 == table->columns;
-        size_t room = terminal == 0 || !last ? SIZE_MAX : terminal > used + 8 ? terminal - used : 8;
-        struct cell title = *cell; /* a title stands over its numbers */
-        if (row == 0 && table->count > table->columns)
-            title.right = table->cells[table->columns + i].right;
-        print_cell(row == 0 ? &title : cell, widths[i], room, last);
+    for (size_t i = 0; i < table->columns && (terminal == 0 || used < terminal); i++) {
+        struct cell cell = table->cells[row * table->columns + i];
+        size_t room = terminal == 0 ? SIZE_MAX : terminal - used;
+        bool last = i + 1 == table->columns || (terminal != 0 && used + widths[i] + 2 >= terminal);
+
+        if (row == 0 && table->count > table->columns) /* a title stands over its numbers */
+            cell.right = table->cells[table->columns + i].right;
+        print_cell(&cell, widths[i], room, last);
         used += widths[i] + 2;
     }
     (void)putchar('\n');

@@ -23,6 +23,7 @@ bool out_broken(void); /* the last writes to stdout failed: nobody reads */
 
 bool out_is_terminal(void); /* stdout */
 int out_columns(void);      /* the terminal's width; 0 when stdout is none */
+int out_rows(void);         /* the terminal's height; 0 when stdout is none */
 
 void out_line(const char *fmt, ...) PRINTF_LIKE(1, 2); /* a newline is added */
 /* One JSON value as one line, flushed when stdout is not a file.  0 or -ENOMEM. */
@@ -53,7 +54,7 @@ char *text_age(int64_t wall_ms, int64_t now_ms, char buf[static 32]);
 /* A job's command as people would type it, from spec or record "spec": exec, pool:NAME or python.  0 or -ENOMEM. */
 MUST_CHECK int text_command(struct buf *buf, const json_t *spec);
 
-/* Rows of cells in columns; the last column is cut to the terminal's width.  Memory failures are kept until table_print(). */
+/* Rows of cells in columns, cut to the terminal's width.  Memory failures are kept until table_print(). */
 struct table;
 struct table *table_new(const char *const *titles, size_t columns); /* or NULL */
 struct table *table_free(struct table *table);

@@ -279,14 +279,16 @@ static void on_fed(void *arg, int result, const struct mandor_err *err)
 
 static void adopt(struct execution *execution, struct stream *stream, int fd)
 {
+    struct process *process = state_of(execution);
     struct mandor_err err;
     int r = filter_adopt_pipe(stream->filter, fd);
 
     if (r < 0) {
         (void)err_set(&err, r, FAULT_HOST, "watch the job's output");
         filter_fail(stream->filter, r, &err);
+    } else if (stream->result < 0) { /* its sink had failed to open before there was a pipe */
+        filter_fail(stream->filter, stream->result, &process->stream_err);
     }
-    (void)execution;
 }
 
 static void start_channel(struct execution *execution, int fd)

@@ -2,12 +2,13 @@
 import json
 import os
 import pty
+import resource
 import signal
 import time
 
 import pytest
 
-from harness import alive, sh, wait_for
+from harness import alive, nobodys_directory, sh, wait_for
 
 
 def job_output(mandor, *cmd, **keys):
@@ -79,17 +80,18 @@ def test_short_jobs_end_while_a_sleeper_lives_R04(mandor):
 
 
 def test_a_huge_descriptor_limit_neither_slows_nor_changes_the_job_R06(mandor):
-    with mandor.worker("--concurrency", "1", prefix=("prlimit", "--nofile=1000:1048576")):
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with mandor.worker("--concurrency", "1", prefix=("prlimit", f"--nofile=1000:{hard}")):
         job = mandor.add(*sh("ulimit -Sn; ulimit -Hn"))
         mandor.wait_state(job, "completed")
-        assert mandor.logs_of(job, "--stdout").split() == [b"1000", b"1048576"]
+        assert mandor.logs_of(job, "--stdout").split() == [b"1000", str(hard).encode()]
 
 
 @pytest.mark.slow
 def test_spawning_is_quick_with_a_huge_descriptor_limit_R06(mandor, plain_binary):
     jobs = mandor.add_many([{"exec": ["true"]}] * 200)
     start = time.monotonic()
-    mandor.drain("--concurrency", "1", prefix=("prlimit", "--nofile=1048576:1048576"))
+    mandor.drain("--concurrency", "1", prefix=("prlimit", "--nofile={0}:{0}".format(resource.getrlimit(resource.RLIMIT_NOFILE)[1])))
     assert (time.monotonic() - start) / len(jobs) < 0.05
     assert set(mandor.states().values()) == {"completed"}
 
@@ -239,7 +241,9 @@ def test_no_new_privileges_by_default_and_on_request_not(mandor):
 def test_a_job_can_run_as_another_user(mandor):
     if os.getuid() != 0:
         pytest.skip("needs root")
-    text = job_output(mandor, *sh('id -un; id -gn; id -Gn; touch "$TMPDIR/mine" && echo writable'), user="nobody", cwd="/")
+    with nobodys_directory() as (_, env):  # a place that others can reach; pytest's own is closed
+        mandor.env["MANDOR_BROKER"] = env["MANDOR_BROKER"]
+        text = job_output(mandor, *sh('id -un; id -gn; id -Gn; touch "$TMPDIR/mine" && echo writable'), user="nobody")
     assert text.split("\n")[0] == "nobody" and "writable" in text, text
     assert "root" not in text
 

@@ -526,5 +526,7 @@ def test_a_worker_run_as_nobody_works(mandor):
 
 def test_a_stranger_may_not_read_the_queue(mandor):
     mandor.add("true", env={"SECRET": "hush"})
-    for path in [mandor.db, *mandor.tmp.glob("q.db.d"), *mandor.tmp.glob("q.db-wal")]:
+    for path in [mandor.db, *mandor.tmp.glob("q.db-wal")]:
         assert path.stat().st_mode & 0o077 == 0, f"{path} is open to others"
+    for path in mandor.data.rglob("*"):
+        assert path.stat().st_mode & 0o066 == 0, f"{path} is open to others"
