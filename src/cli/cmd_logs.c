@@ -24,6 +24,7 @@ struct logs {
     struct client *client;
     const char *id;
     bool want[2];     /* stdout, stderr */
+    int fds[2];       /* where they go */
     int64_t told;     /* attempts up to this one were printed */
     bool reader_gone; /* EPIPE: end quietly */
 };
@@ -52,7 +53,7 @@ static int write_all(int fd, const char *bytes, size_t len)
 
 static int put(struct logs *logs, int stream, const char *bytes, size_t len, struct mandor_err *err)
 {
-    int r = logs->want[stream] ? write_all(STDOUT_FILENO + stream, bytes, len) : 0;
+    int r = logs->want[stream] ? write_all(logs->fds[stream], bytes, len) : 0;
 
     if (r == -EPIPE)
         logs->reader_gone = true;
@@ -262,7 +263,11 @@ int cmd_logs(struct cli *cli)
     struct logs logs = { .cli = cli,
                          .client = &client,
                          .id = cli->args[0],
-                         .want = { !only_err || only_out, !only_out || only_err } };
+                         .want = { !only_err || only_out, !only_out || only_err },
+                         .fds = { STDOUT_FILENO, STDERR_FILENO } };
+
+    if (only_err && !only_out) /* one stream alone can be piped on */
+        logs.fds[1] = STDOUT_FILENO;
 
     if (cli_flag(cli, "follow") && cli_text(cli, "attempt") != NULL)
         return cli_usage(cli, "either '--follow' or '--attempt', not both");
