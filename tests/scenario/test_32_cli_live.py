@@ -1,0 +1,142 @@
+"""The command line beside a live worker: following, watching, waiting, cancelling."""
+import json
+import subprocess
+
+from harness import read_until, sh, wait_for
+
+
+def gated(mandor, name="gate", before="", after=""):
+    """A job that runs until its gate file is there."""
+    gate = mandor.tmp / name
+    return gate, sh(f"{before} until [ -e {gate} ]; do sleep 0.02; done; {after}")
+
+
+def test_logs_f_waits_for_a_job_and_follows_it_through_its_retry(mandor):
+    job = mandor.add(*sh('echo "out $MANDOR_ATTEMPT"; echo "err $MANDOR_ATTEMPT" >&2; [ "$MANDOR_ATTEMPT" = 2 ]'),
+                     attempts=2, backoff={"type": "fixed", "delay": "50ms", "jitter": 0})
+    proc = mandor.popen("logs", "-f", job, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with mandor.worker():
+        out, err = proc.communicate(timeout=30)
+    assert proc.returncode == 0
+    assert out == b"out 1\nout 2\n" and err == b"err 1\nerr 2\n", (out, err)
+
+
+def test_logs_f_of_an_ended_job_prints_it_and_ends(mandor):
+    job = mandor.add(*sh("echo out; echo err >&2; exit 3"))
+    mandor.drain()
+    done = mandor.ok("logs", "-f", job)
+    assert (done.out, done.err) == (b"out\n", b"err\n")
+    assert mandor.ok("logs", "-f", job, "--stderr").out == b"err\n"
+
+
+def test_logs_f_ends_when_the_job_is_cancelled_and_when_it_is_removed(mandor):
+    jobs = [mandor.add("true"), mandor.add("true")]
+    procs = [mandor.popen("logs", "-f", job, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for job in jobs]
+    mandor.ok("cancel", jobs[0])
+    assert procs[0].wait(10) == 0
+    mandor.ok("rm", jobs[1])
+    assert procs[1].wait(10) == 3
+    for proc in procs:
+        proc.stdout.close()
+        proc.stderr.close()
+
+
+def test_logs_of_a_running_job_says_how_to_follow_it(mandor):
+    gate, command = gated(mandor)
+    job = mandor.add(*command)
+    with mandor.worker():
+        mandor.wait_phase(job, "running")
+        assert "logs -f" in mandor.ok("logs", job).complaint
+        gate.touch()
+        mandor.wait_state(job, "completed")
+
+
+def test_output_that_is_elsewhere_is_named_or_copied(mandor):
+    job = mandor.add("echo", "there", stdout=f"file:{mandor.tmp}/x/out.txt")
+    mandor.drain()
+    assert mandor.ok("logs", job, "--stdout").out == b"there\n"
+    big = mandor.add("head", "-c", "300000", "/dev/zero")
+    mandor.drain()
+    assert mandor.ok("logs", big, "--stdout").out == bytes(300000)
+
+
+def test_a_reader_of_logs_that_goes_away_ends_it_quietly(mandor):
+    job = mandor.add("head", "-c", "5000000", "/dev/zero")
+    mandor.drain()
+    proc = mandor.popen("logs", job, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    proc.stdout.read(10)
+    proc.stdout.close()
+    assert proc.stderr.read() == b"" and proc.wait(10) == 0
+    proc.stderr.close()
+
+
+def test_cancel_wait_returns_when_the_tree_is_dead(mandor):
+    job = mandor.add(*sh("trap '' TERM; sleep 600 & sleep 600"), kill_after="200ms")
+    with mandor.worker():
+        mandor.wait_phase(job, "running")
+        value = mandor.ok("cancel", job, "--wait", "--json").json()
+        assert value["id"] == job and value["worker"]
+        assert mandor.show(job)["state"] == "cancelled"
+        assert not [pid for pid in mandor.jobs_left()]
+
+
+def test_wait_is_0_only_when_all_completed(mandor):
+    good, bad = mandor.add("true"), mandor.add("false")
+    with mandor.worker():
+        assert mandor.run("wait", good).code == 0
+        assert mandor.run("wait", good, bad).code == 1
+    records = [json.loads(line) for line in mandor.run("wait", "--json", good, bad).lines]
+    assert [record["state"] for record in records] == ["completed", "failed"]
+
+
+def test_top_and_stats_show_what_the_worker_says(mandor):
+    gate, command = gated(mandor, before="echo 12345;")
+    with mandor.worker("--concurrency", "3"):
+        job = mandor.add(*command)
+        mandor.wait_phase(job, "running")
+        top = wait_for(lambda: (t := mandor.ok("top", "--json").json()) and t["live"] and t["live"][0]["running"] and t, 10)
+        (running,) = top["live"][0]["running"]
+        assert running["id"] == job and running["pid"] > 1 and running["phase"] == "running", running
+        assert top["live"][0]["concurrency"] == 3
+        assert job in mandor.ok("top").text
+        text = mandor.ok("stats").text
+        assert "1 live worker" in text and "SPAWN" in text
+        assert "spawn_us" in mandor.stats()["live"][0]["metrics"]
+        assert "no live worker" not in mandor.ok("add", "--", "true").complaint
+        gate.touch()
+        mandor.wait_state(job, "completed")
+
+
+def test_failed_jobs_are_retried_and_ended_ones_removed(mandor):
+    flag = mandor.tmp / "flag"
+    jobs = [mandor.add(*sh(f"[ -e {flag} ]")) for _ in range(3)]
+    mandor.drain()
+    assert mandor.ok("ls", "--state", "failed", "--json").out.count(b"\n") == 3
+    flag.touch()
+    assert mandor.ok("retry", "--failed").text == "3 jobs retried\n"
+    mandor.drain()
+    records = [mandor.show(job) for job in jobs]
+    assert {(record["state"], record["attempt"], record["attempts_used"]) for record in records} <= {("completed", 2, 0), ("completed", 2, 1)}, records
+    assert mandor.ok("rm", "--completed").text == "3 jobs removed\n"
+    assert mandor.list() == []
+
+
+def test_show_tells_people_how_a_job_ended(mandor):
+    job = mandor.add(*sh("echo '{\"result\": {\"n\": 1}}' >&3; echo broken >&2; exit 7"), attempts=2, backoff={"type": "fixed", "delay": "10ms"})
+    mandor.drain()
+    text = mandor.ok("show", job).text
+    for words in (f"Job {job} failed", "exit code 7", "2 of 2", "broken", '{"n":1}', "stderr"):
+        assert words in text, (words, text)
+
+
+def test_a_follower_reads_what_comes_in_pieces(mandor):
+    gate, command = gated(mandor, before="printf one;", after="printf two >&2")
+    job = mandor.add(*command)
+    with mandor.worker():
+        mandor.wait_phase(job, "running")
+        proc = mandor.popen("logs", "-f", job, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        read_until(proc.stdout.fileno(), b"one")
+        gate.touch()
+        assert proc.stderr.read() == b"two" and proc.wait(10) == 0
+        proc.stdout.close()
+        proc.stderr.close()
