@@ -32,6 +32,7 @@ static const struct {
 struct doctor {
     struct cli *cli;
     json_t *checks; /* [{"check", "health", "text"}] */
+    struct contain_host host;
     enum health worst;
     bool no_memory;
 };
@@ -174,18 +175,18 @@ static void check_automatic(struct doctor *doctor, const struct contain_host *ho
 
 static void check_containment(struct doctor *doctor)
 {
-    struct contain_host host;
+    const struct contain_host *host = &doctor->host;
 
-    contain_probe(&host);
-    check_hierarchy(doctor, "v2", &host.v2, true);
-    check_hierarchy(doctor, "memory", &host.memory, host.memory_is_v2);
-    check_hierarchy(doctor, "pids", &host.pids, host.pids_is_v2);
-    check_hierarchy(doctor, "cpu", &host.cpu, host.cpu_is_v2);
-    check_rungs(doctor, &host);
-    check_automatic(doctor, &host);
-    check_limit(doctor, "memory", host.memory.usable, "the memory cgroup");
-    check_limit(doctor, "pids", host.pids.usable, "the pids cgroup");
-    check_limit(doctor, "cpu", host.cpu.usable, "the cpu cgroup");
+    contain_probe(&doctor->host);
+    check_hierarchy(doctor, "v2", &host->v2, true);
+    check_hierarchy(doctor, "memory", &host->memory, host->memory_is_v2);
+    check_hierarchy(doctor, "pids", &host->pids, host->pids_is_v2);
+    check_hierarchy(doctor, "cpu", &host->cpu, host->cpu_is_v2);
+    check_rungs(doctor, host);
+    check_automatic(doctor, host);
+    check_limit(doctor, "memory", host->memory.usable, "the memory cgroup");
+    check_limit(doctor, "pids", host->pids.usable, "the pids cgroup");
+    check_limit(doctor, "cpu", host->cpu.usable, "the cpu cgroup");
     check_limit(doctor, "cpu_time", true, "RLIMIT_CPU");
     check_limit(doctor, "open_files", true, "RLIMIT_NOFILE");
     check_limit(doctor, "file_size", true, "RLIMIT_FSIZE");
@@ -229,31 +230,42 @@ static void existing_above(char *path)
     }
 }
 
-static void check_directory(struct doctor *doctor, const char *database)
+/* Can files be made at path, or where it will be made? */
+static void check_writable(struct doctor *doctor, const char *check, char *path)
 {
-    char path[PATH_MAX];
     enum health health;
     struct stat st;
+    bool there = stat(path, &st) == 0;
 
-    if ((size_t)snprintf(path, sizeof path, "%s", database) >= sizeof path) {
-        found(doctor, HEALTH_BROKEN, "data directory", "the path of '%s' is too long", database);
+    existing_above(path);
+    const char *trouble = file_system_trouble(path, &health);
+    if (access(path, W_OK | X_OK) < 0)
+        found(doctor, HEALTH_BROKEN, check, "'%s': %s", path, strerror(errno));
+    else
+        found(doctor, health, check, "'%s' %s%s%s", path,
+              there ? "is writable" : "is where it will be made", trouble != NULL ? ", and " : "",
+              trouble != NULL ? trouble : "");
+}
+
+/* The directory of the database, and the one beside it for output, locks and sockets. */
+static void check_directories(struct doctor *doctor, const char *database)
+{
+    char path[PATH_MAX];
+
+    if (strlen(database) + sizeof ".d" > sizeof path) {
+        found(doctor, HEALTH_BROKEN, "database", "the path of '%s' is too long", database);
         return;
     }
+    (void)snprintf(path, sizeof path, "%s.d", database);
+    check_writable(doctor, "data directory", path);
+
+    (void)snprintf(path, sizeof path, "%s", database);
     char *slash = strrchr(path, '/');
     if (slash != NULL)
         slash[slash == path] = '\0';
     else
         (void)strcpy(path, ".");
-    bool there = stat(path, &st) == 0;
-    existing_above(path);
-
-    const char *trouble = file_system_trouble(path, &health);
-    if (access(path, W_OK | X_OK) < 0)
-        found(doctor, HEALTH_BROKEN, "data directory", "'%s': %s", path, strerror(errno));
-    else
-        found(doctor, health, "data directory", "'%s' %s%s%s", path,
-              there ? "is writable" : "is where it will be made", trouble != NULL ? ", and " : "",
-              trouble != NULL ? trouble : "");
+    check_writable(doctor, "database directory", path);
 }
 
 /* Run quick_check on its own read-only connection. */
@@ -319,7 +331,7 @@ static void check_broker(struct doctor *doctor)
     int r = client_open(doctor->cli, CLIENT_LOOK, &client, &err);
     char *path = client.url != NULL ? client_sqlite_path(client.url) : NULL;
     if (path != NULL) {
-        check_directory(doctor, path);
+        check_directories(doctor, path);
         check_database(doctor, path);
     }
     if (r < 0)
@@ -355,8 +367,13 @@ static int report(const struct doctor *doctor)
     if (!doctor->cli->json)
         return print_checks(doctor);
 
-    json_t *json = json_pack("{s:b, s:s, s:O}", "ok", (int)(doctor->worst != HEALTH_BROKEN),
-                             "health", healths[doctor->worst].name, "checks", doctor->checks);
+    const struct contain_host *host = &doctor->host;
+    json_t *json = json_pack(
+        "{s:b, s:s, s:s, s:{s:b, s:b, s:b, s:b, s:b, s:b}, s:O}", "ok",
+        (int)(doctor->worst != HEALTH_BROKEN), "health", healths[doctor->worst].name, "containment",
+        spec_containment_name(host->automatic), "limits", "memory", (int)host->memory.usable,
+        "pids", (int)host->pids.usable, "cpu", (int)host->cpu.usable, "cpu_time", 1, "open_files",
+        1, "file_size", 1, "checks", doctor->checks);
     int r = json != NULL ? out_json_pretty(json) : -ENOMEM;
     json_decref(json);
     return r;

@@ -114,6 +114,9 @@ static int list(struct client *client, struct cli *cli, int state, struct mandor
     if (r < 0 || table == NULL)
         return r;
     r = table_print(table);
+    if (r == 0 && listing.left == 0 && out_is_terminal() && cli_text(cli, "limit") == NULL)
+        out_line("%sThe newest %d; --limit 0 lists all.%s", style_on(STYLE_DIM), SHOWN_MAX,
+                 style_off(STYLE_DIM));
     return r < 0 ? err_set(err, r, FAULT_HOST, "print the jobs") : 0;
 }
 

@@ -1,6 +1,7 @@
 /* out.c - contract in out.h. */
 #include "cli/out.h"
 
+#include <fcntl.h>
 #include <locale.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -13,8 +14,17 @@
 static bool colour;
 static int write_errno; /* the first failure on stdout */
 
+/* A caller may have closed 0, 1 or 2 (`cmd >&-`): the next file that is opened would become stdout, and be written into. */
+static void fill_standard_fds(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) != fd)
+            _exit(125);
+}
+
 void out_setup(void)
 {
+    fill_standard_fds();
     const char *term = getenv("TERM");
     const char *no_color = getenv("NO_COLOR");
 

@@ -13,7 +13,7 @@
 #include "base/err.h"
 #include "base/macro.h"
 
-/* Once, first: SIGPIPE ignored, colour decided, locale for character widths. */
+/* Once, first: 0, 1 and 2 made open, SIGPIPE ignored, colour decided, locale for character widths. */
 void out_setup(void);
 /* What was printed so far shall be seen.  Not fflush(3): it would lose why it failed. */
 void out_flush(void);

@@ -374,6 +374,14 @@ def test_a_full_disk_behind_stdout_is_an_error(mandor):
     assert done.code == 125 and "No space left" in done.complaint, done
 
 
+def test_closed_standard_descriptors_do_not_become_the_database(mandor):
+    for closed in (">&-", "2>&-", "<&- >&- 2>&-"):
+        mandor.spawn(["sh", "-c", f"{mandor.binary} add -- true {closed}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).wait(20)
+    assert len(mandor.list()) == 3
+    for path in mandor.tmp.glob("q.db.*"):
+        assert not path.is_file() or b"\n" not in path.read_bytes()[:4], path
+
+
 # ---- changing ----
 
 
@@ -452,6 +460,12 @@ def test_doctor_checks_the_database(mandor):
     assert checks["database"]["health"] == "ok" and str(mandor.db) in checks["database"]["text"]
     assert {"kernel", "open files", "containment auto", "sqlite", "data directory", "workers", "limit memory"} <= set(checks)
     assert done.code == (0 if done.json()["ok"] else 1)
+
+
+def test_doctor_says_what_auto_means_and_what_can_be_limited(mandor):
+    value = mandor.run("doctor", "--json").json()
+    assert value["containment"] in ("cgroup", "pidns", "group") and value["limits"]["open_files"] is True
+    assert set(value["limits"]) == {"memory", "pids", "cpu", "cpu_time", "open_files", "file_size"}
 
 
 def test_doctor_finds_a_broken_database(mandor):
