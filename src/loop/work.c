@@ -20,7 +20,7 @@ static pthread_mutex_t lines_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct work_line *line_find(uv_loop_t *loop, uint64_t device)
 {
-    LIST_FOREACH (line, &lines, struct work_line, node) {
+    LIST_FOREACH(line, &lines, struct work_line, node) {
         if (line->loop == loop && line->device == device)
             return line;
     }

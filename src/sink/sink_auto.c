@@ -8,7 +8,8 @@
 struct auto_state {
     struct spool spool; /* first use: the spill */
     struct buf bytes;   /* while inline */
-    bool spilled;
+    bool spilled;       /* the file is being made, or is there */
+    bool in_file;       /* it is there: until then the pool owns the spool */
 };
 
 static int check(const char *rest, struct mandor_err *err)
@@ -50,6 +51,7 @@ static void after_spill(struct spool *spool)
     struct auto_state *state = CONTAINER_OF(spool, struct auto_state, spool);
 
     spool->after = NULL;
+    state->in_file = spool->result == 0;
     buf_done(&state->bytes);
     sink_answer(spool->sink, spool->result, &spool->err);
 }
@@ -139,14 +141,14 @@ static int auto_write_fd(const struct sink *sink)
 {
     const struct auto_state *state = sink_state(sink);
 
-    return state->spilled ? state->spool.file.fd : -1;
+    return state->in_file ? state->spool.file.fd : -1;
 }
 
 static int auto_splice_fd(const struct sink *sink)
 {
     const struct auto_state *state = sink_state(sink);
 
-    return state->spool.file.in_memory ? -1 : auto_write_fd(sink);
+    return state->in_file && !state->spool.file.in_memory ? state->spool.file.fd : -1;
 }
 
 static uint64_t auto_device(const struct sink *sink)

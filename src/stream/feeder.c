@@ -91,8 +91,7 @@ static void close_pipe(struct feeder *feeder)
 static void finish(struct feeder *feeder, int result, const struct mandor_err *err)
 {
     close_pipe(feeder);
-    feeder->on_end(feeder->arg, result,
-                   err); /* may close the feeder: nothing is touched after it */
+    feeder->on_end(feeder->arg, result, err); /* may close the feeder: nothing after it */
 }
 
 /* Open the source.  Only what cannot block for ever is taken: a named pipe or a terminal would hold a pool thread. */
@@ -231,8 +230,7 @@ int feeder_start(uv_loop_t *loop, const char *url, int adopt_pipe_fd, feeder_end
     if (feeder->path != NULL)
         start_read(feeder);
     else
-        (void)uv_poll_start(&feeder->poll, UV_WRITABLE,
-                            on_writable); /* not from inside of this call */
+        (void)uv_poll_start(&feeder->poll, UV_WRITABLE, on_writable); /* later, not in this call */
     *ret = feeder;
     return 0;
 }

@@ -24,10 +24,11 @@
 #include "stream/framer.h"
 #include "stream/pump.h"
 
-#define FILTER_MAGIC 0x66696c74u
-#define BUSY_BYTES   ((size_t)32 << 10) /* a turn that moves so much counts as busy */
-#define BUSY_TURNS     2                /* so many more busy turns than others make a busy stream */
-#define BUSY_TURNS_MAX 8                /* … and so many others end it at the latest */
+#define FILTER_MAGIC   0x66696c74u
+#define BUSY_BYTES     ((size_t)32 << 10) /* a turn that moves so much counts as busy */
+#define BUSY_TURNS     2  /* so many more busy turns than others make a busy stream */
+#define BUSY_TURNS_MAX 8  /* … and so many others end it at the latest */
+#define STALL_MS       50 /* a slice (5 ms) or write that takes so long is backpressure */
 #define PIPE_SIZE \
     (1 << 20) /* of a busy stream's pipe: the most that everyone may ask for, pipe(7) */
 
@@ -485,6 +486,11 @@ static void after_pump(struct work *work)
     OBJ_CHECK(filter, FILTER_MAGIC);
 
     filter->pumping = false;
+    int64_t took_ms = now_ms(filter) - filter->waiting_since_ms;
+    if (took_ms >= STALL_MS) { /* the disk, or the line before it, held the job up */
+        filter->stats.pauses++;
+        filter->stats.paused_ms += took_ms;
+    }
     sink_spliced(filter->sink, pump->kept, pump->end == PUMP_WRITE_FAILED ? pump->error : 0);
     if (filter->closing || filter->source_ended) { /* it was given up, or failed, meanwhile */
         close_pipe(filter);
@@ -875,9 +881,8 @@ void filter_finish(struct filter *filter)
 {
     OBJ_CHECK(filter, FILTER_MAGIC);
     filter->finishing = true;
-    if (filter->pumping)
-        atomic_store_explicit(&filter->pump.stop, true,
-                              memory_order_relaxed); /* after_pump() goes on */
+    if (filter->pumping) /* after_pump() goes on */
+        atomic_store_explicit(&filter->pump.stop, true, memory_order_relaxed);
     else if (filter->source == SOURCE_PIPE && !filter->source_ended)
         filter->finish_left = fionread(filter->fd);
     else
@@ -919,7 +924,8 @@ void filter_stats(struct filter *filter, struct filter_stats *ret)
 bool filter_paused(const struct filter *filter)
 {
     OBJ_CHECK(filter, FILTER_MAGIC);
-    return filter->paused;
+    return filter->paused ||
+           (in_flight(filter) && now_ms(filter) - filter->waiting_since_ms >= STALL_MS);
 }
 
 void filter_close(struct filter *filter, void (*on_closed)(void *arg), void *arg)

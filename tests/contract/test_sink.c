@@ -68,8 +68,13 @@ static void begin_open(const char *url, const char *id, const char *stream)
     char data[80];
     (void)snprintf(data, sizeof data, "%s/data", rig.dir);
     (void)snprintf(journal, sizeof journal, "%s/journal", rig.dir);
-    struct sink_target target = { .url = url, .job_id = id, .attempt = 3, .stream = stream, .data_dir = data,
-                                  .journal_dir = journal, .inherit_fd = inherited[1] };
+    struct sink_target target = { .url = url,
+                                  .job_id = id,
+                                  .attempt = 3,
+                                  .stream = stream,
+                                  .data_dir = data,
+                                  .journal_dir = journal,
+                                  .inherit_fd = inherited[1] };
 
     ask.opened = false;
     ask.in_call = true;
@@ -146,7 +151,8 @@ START_TEST(the_hash_is_that_of_the_bytes_in_order)
     ck_assert_int_eq(open_sink(url_of(_i)), 0);
     static const size_t lens[] = { 1, 0, 4000, 65536, 1000, 129463 };
     for (size_t i = 0; i < ARRAY_LEN(lens); at += lens[i], i++) {
-        size_t len = MIN(lens[i], kinds[_i][0] == 'i' ? (size_t)4000 : lens[i]); /* a pipe that nobody reads */
+        size_t len = MIN(lens[i], kinds[_i][0] == 'i' ? (size_t)4000
+                                                      : lens[i]); /* a pipe that nobody reads */
         ck_assert_int_eq(write_bytes(bytes + at, len, hash), 0);
         if (kinds[_i][0] == 'i')
             at = at + len - lens[i];
@@ -220,15 +226,18 @@ START_TEST(urls_are_checked_without_a_look_at_the_disk)
         const char *url;
         int result;
     } cases[] = {
-        { "auto:", 0 },        { "null:", 0 },         { "inherit:", 0 },     { "file:/a", 0 },    { "file:///a/b", 0 },
-        { "auto:x", -EINVAL }, { "null:x", -EINVAL },  { "file:", -EINVAL },  { "file:a", -EINVAL }, { "file:/", -EINVAL },
-        { "file:/a/", -EINVAL }, { "auto", -EINVAL },  { "", -EINVAL },       { ":", -EINVAL },    { "nul:", -EINVAL },
+        { "auto:", 0 },           { "null:", 0 },          { "inherit:", 0 },
+        { "file:/a", 0 },         { "file:///a/b", 0 },    { "auto:x", -EINVAL },
+        { "null:x", -EINVAL },    { "file:", -EINVAL },    { "file:a", -EINVAL },
+        { "file:/", -EINVAL },    { "file:/a/", -EINVAL }, { "auto", -EINVAL },
+        { "", -EINVAL },          { ":", -EINVAL },        { "nul:", -EINVAL },
         { "inherit:1", -EINVAL }, { "http//x", -EINVAL },
     };
 
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         err_clear(&ask.err);
-        ck_assert_msg(sink_check_url(cases[i].url, &ask.err) == cases[i].result, "%s", cases[i].url);
+        ck_assert_msg(sink_check_url(cases[i].url, &ask.err) == cases[i].result, "%s",
+                      cases[i].url);
         ck_assert((ask.err.msg[0] != '\0') == (cases[i].result < 0));
     }
 }
@@ -274,7 +283,8 @@ START_TEST(r111_nothing_is_under_the_final_name_before_commit_and_the_old_file_s
     ck_assert_int_eq(write_bytes("new", 3, NULL), 0);
     check_content(file_path, "old");
     struct stat st;
-    ck_assert_int_eq(stat(path_of("out/.mandor.job%2F1.3.stdout"), &st), 0); /* the id in the name, encoded */
+    ck_assert_int_eq(stat(path_of("out/.mandor.job%2F1.3.stdout"), &st),
+                     0); /* the id in the name, encoded */
     ck_assert_int_eq(rig_count_files(journal), 1);
     ck_assert_int_eq(end_sink(true), 0);
     check_content(file_path, "new");
@@ -399,7 +409,8 @@ START_TEST(sweep_removes_what_a_dead_worker_left_and_nothing_else)
     make(path_of("out/precious"), "not ours");
     ck_assert_int_eq(symlink(path_of("out/.mandor.a.1.stdout"), path_of("journal/a.1.stdout")), 0);
     ck_assert_int_eq(symlink(path_of("out/.mandor.b.1.stdout"), path_of("journal/b.1.stdout")), 0);
-    ck_assert_int_eq(symlink(path_of("out/.mandor.gone.1.stdout"), path_of("journal/c.1.stdout")), 0);
+    ck_assert_int_eq(symlink(path_of("out/.mandor.gone.1.stdout"), path_of("journal/c.1.stdout")),
+                     0);
     ck_assert_int_eq(symlink(path_of("out/precious"), path_of("journal/d.1.stdout")), 0);
     int fd = open(path_of("out/.mandor.b.1.stdout"), O_RDONLY | O_CLOEXEC);
     ck_assert_int_eq(flock(fd, LOCK_EX), 0);
@@ -514,8 +525,10 @@ int main(void)
     tcase_add_loop_test(tcase, an_empty_stream_commits, 0, n);
     tcase_add_loop_test(tcase, stderr_commits_always_and_stdout_as_the_kind_says, 0, n);
     tcase_add_test(tcase, urls_are_checked_without_a_look_at_the_disk);
-    tcase_add_test(tcase, r111_nothing_is_under_the_final_name_before_commit_and_the_old_file_stays_whole);
-    tcase_add_loop_test(tcase, a_target_that_is_no_regular_file_is_refused_at_open, 0, (int)ARRAY_LEN(bad_targets));
+    tcase_add_test(tcase,
+                   r111_nothing_is_under_the_final_name_before_commit_and_the_old_file_stays_whole);
+    tcase_add_loop_test(tcase, a_target_that_is_no_regular_file_is_refused_at_open, 0,
+                        (int)ARRAY_LEN(bad_targets));
     tcase_add_test(tcase, a_directory_that_appears_under_the_name_meanwhile_is_refused_at_commit);
     tcase_add_test(tcase, two_streams_of_a_job_may_go_to_one_directory);
     tcase_add_test(tcase, a_temporary_of_a_crashed_attempt_is_replaced_and_a_living_ones_is_not);

@@ -34,8 +34,8 @@ static void model_lines(size_t frame_max, const unsigned char *bytes, size_t len
 }
 
 /* The header at `at`: its length in *ret_used, the payload's returned; SIZE_MAX = malformed or cut. */
-static size_t model_header(enum spec_frame frame, size_t frame_max, const unsigned char *bytes, size_t len,
-                           size_t *ret_used)
+static size_t model_header(enum spec_frame frame, size_t frame_max, const unsigned char *bytes,
+                           size_t len, size_t *ret_used)
 {
     uint64_t value = 0;
     size_t i = 0;
@@ -67,8 +67,8 @@ static size_t model_header(enum spec_frame frame, size_t frame_max, const unsign
 }
 
 /* Payload bytes that the framer passes on before it finds a frame torn are part of the log too. */
-static void model_binary(enum spec_frame frame, size_t frame_max, const unsigned char *bytes, size_t len,
-                         struct buf *log)
+static void model_binary(enum spec_frame frame, size_t frame_max, const unsigned char *bytes,
+                         size_t len, struct buf *log)
 {
     size_t at = 0, trailer = frame == FRAME_NETSTRING;
 
@@ -88,7 +88,8 @@ broken:
     add(log, "!", 1);
 }
 
-void frame_model(enum spec_frame frame, size_t frame_max, const unsigned char *bytes, size_t len, struct buf *log)
+void frame_model(enum spec_frame frame, size_t frame_max, const unsigned char *bytes, size_t len,
+                 struct buf *log)
 {
     if (frame == FRAME_RAW)
         add(log, bytes, len);
@@ -109,8 +110,8 @@ static void on_frame(void *arg, unsigned flags)
     frame_over(arg, flags);
 }
 
-void frame_walk(enum spec_frame frame, size_t frame_max, const unsigned char *bytes, size_t len, size_t chunk,
-                uint32_t seed, struct buf *log)
+void frame_walk(enum spec_frame frame, size_t frame_max, const unsigned char *bytes, size_t len,
+                size_t chunk, uint32_t seed, struct buf *log)
 {
     struct framer_events events = { on_piece, on_frame, log };
     struct framer framer;

@@ -13,6 +13,7 @@ struct rig {
     struct fake_sink fake;
     char dir[64]; /* private, removed by rig_done() */
     uv_timer_t watchdog;
+    int ticks;
     pid_t child;
     /* what happened */
     bool opened, ended, drained, finished, closed, room;

@@ -191,7 +191,8 @@ START_TEST(an_unknown_source_is_refused_and_its_pipe_closed)
     struct mandor_err err;
 
     ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
-    ck_assert_int_eq(feeder_start(&rig.loop, "gopher:x", fds[1], on_end, NULL, &feeder, &err), -EINVAL);
+    ck_assert_int_eq(feeder_start(&rig.loop, "gopher:x", fds[1], on_end, NULL, &feeder, &err),
+                     -EINVAL);
     ck_assert(strstr(err.msg, "gopher:x") != NULL && strstr(err.msg, "file:") != NULL);
     ck_assert_int_eq(read(fds[0], &byte, 1), 0);
     (void)close(fds[0]);

@@ -684,6 +684,41 @@ START_TEST(over_buffer_max_every_stream_keeps_to_the_tight_watermark)
 }
 END_TEST
 
+static bool other_first;
+
+static void fill_one_then_the_other(int fd, const void *arg)
+{
+    const int *other = arg;
+
+    rig_write_stream(other_first ? *other : fd, 7, 4 << 20);
+    rig_write_stream(other_first ? fd : *other, 7, 4 << 20);
+}
+
+START_TEST(r41_four_mebibytes_on_one_pipe_and_then_on_the_other_both_arrive)
+{
+    static struct rig other; /* the job's second stream, on a loop of its own */
+    int fds[2];
+
+    other_first = _i == 0;
+    rig_init(&other);
+    rig_open(&other, NULL, "stderr", &rig_defaults);
+    ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
+    rig_open(&rig, NULL, "stdout", &rig_defaults);
+    rig_child(&rig, fill_one_then_the_other, &fds[1]);
+    (void)close(fds[1]);
+    ck_assert_int_eq(filter_adopt_pipe(other.filter, fds[0]), 0);
+    while (!rig.ended || !other.ended) {
+        (void)uv_run(&rig.loop, UV_RUN_NOWAIT);
+        (void)uv_run(&other.loop, UV_RUN_NOWAIT);
+    }
+    ck_assert_uint_eq(XXH3_64bits_digest(rig.fake.hash), rig_hash(7, 4 << 20));
+    ck_assert_uint_eq(XXH3_64bits_digest(other.fake.hash), rig_hash(7, 4 << 20));
+    rig_settle(&rig, true);
+    rig_settle(&other, true);
+    rig_done(&other);
+}
+END_TEST
+
 START_TEST(a_filter_can_be_closed_in_full_flood)
 {
     struct job job = { .seed = 7, .len = INT64_MAX / 2 };
@@ -739,6 +774,8 @@ int main(void)
     tcase_add_test(tcase, a_follower_joins_a_stream_in_full_flood_without_a_gap);
     tcase_add_test(tcase, fed_bytes_are_taken_up_to_the_watermark_and_room_is_announced);
     tcase_add_test(tcase, over_buffer_max_every_stream_keeps_to_the_tight_watermark);
+    tcase_add_loop_test(tcase, r41_four_mebibytes_on_one_pipe_and_then_on_the_other_both_arrive, 0,
+                        2);
     tcase_add_loop_test(tcase, a_filter_can_be_closed_in_full_flood, 0, 4);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

@@ -7,16 +7,17 @@
 static const enum spec_frame kinds[] = { FRAME_RAW,   FRAME_LINES,  FRAME_U32BE,
                                          FRAME_U32LE, FRAME_VARINT, FRAME_NETSTRING };
 
-static void check_chunking(enum spec_frame frame, size_t frame_max, const unsigned char *bytes, size_t len, size_t chunk,
-                           uint32_t seed)
+static void check_chunking(enum spec_frame frame, size_t frame_max, const unsigned char *bytes,
+                           size_t len, size_t chunk, uint32_t seed)
 {
     SCOPED_BUF expected = { 0 }, got = { 0 };
 
     frame_model(frame, frame_max, bytes, len, &expected);
     frame_walk(frame, frame_max, bytes, len, chunk, seed, &got);
-    ck_assert_msg(got.len == expected.len && (got.len == 0 || memcmp(got.data, expected.data, got.len) == 0),
-                  "kind %d, %zu bytes in chunks of %zu (seed %u):\n%s\nexpected\n%s", (int)frame, len, chunk, seed,
-                  got.data == NULL ? "" : got.data, expected.data == NULL ? "" : expected.data);
+    ck_assert_msg(
+        got.len == expected.len && (got.len == 0 || memcmp(got.data, expected.data, got.len) == 0),
+        "kind %d, %zu bytes in chunks of %zu (seed %u):\n%s\nexpected\n%s", (int)frame, len, chunk,
+        seed, got.data == NULL ? "" : got.data, expected.data == NULL ? "" : expected.data);
 }
 
 static void add(struct buf *buf, const void *bytes, size_t len)
@@ -200,7 +201,8 @@ int main(void)
 
     tcase_set_timeout(tcase, 120);
     tcase_add_loop_test(tcase, whole_frames_are_found_in_every_chunking, 0, n);
-    tcase_add_loop_test(tcase, a_stream_cut_anywhere_is_torn_or_partial_as_a_naive_reader_sees_it, 0, n);
+    tcase_add_loop_test(tcase, a_stream_cut_anywhere_is_torn_or_partial_as_a_naive_reader_sees_it,
+                        0, n);
     tcase_add_loop_test(tcase, frames_over_the_maximum_are_split_or_refused, 0, n);
     tcase_add_loop_test(tcase, noise_is_read_as_a_naive_reader_does, 0, n);
     tcase_add_test(tcase, a_carriage_return_is_progress_and_no_frame);

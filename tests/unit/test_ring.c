@@ -19,8 +19,8 @@ static uint32_t random_below(uint32_t n)
     return (random_state >> 8) % n;
 }
 
-static void check_same(struct ring *ring, const struct model *model, size_t len, int count, const struct iovec iov[2],
-                       size_t from)
+static void check_same(struct ring *ring, const struct model *model, size_t len, int count,
+                       const struct iovec iov[2], size_t from)
 {
     size_t at = from;
 
