@@ -236,13 +236,13 @@ static int find_job(struct store *store, struct broker_req *req, const char *id_
 
 int store_show(struct store *store, struct broker_req *req)
 {
-    int64_t id;
+    int64_t id = 0;
     sqlite3_stmt *stmt = NULL;
     SCOPED_JSON *history = NULL;
 
     req->show.record = NULL;
     int r = find_job(store, req, req->show.id, &id, &stmt);
-    if (r < 0)
+    if (r != 0)
         return r;
     if (read_history(store, id, &history) < 0) {
         (void)sqlite3_reset(stmt);
@@ -398,7 +398,7 @@ static int earlier_json(struct store *store, int64_t id, int64_t attempt, json_t
 
 int store_output(struct store *store, struct broker_req *req)
 {
-    int64_t id;
+    int64_t id = 0;
     sqlite3_stmt *stmt = NULL;
     SCOPED_JSON *json = NULL;
 
@@ -407,7 +407,7 @@ int store_output(struct store *store, struct broker_req *req)
     req->output.active = false;
     req->output.worker[0] = '\0';
     int r = find_job(store, req, req->output.id, &id, &stmt);
-    if (r < 0)
+    if (r != 0)
         return r;
 
     int64_t attempt = col_i(stmt, 4), ended = col_i(stmt, 18), asked = req->output.attempt;
@@ -513,7 +513,7 @@ static int change_id(struct store *store, struct broker_req *req, int64_t id, co
 
 int store_change(struct store *store, struct broker_req *req)
 {
-    int64_t id;
+    int64_t id = 0;
     req->change.count = 0;
     req->change.worker[0] = '\0';
     int r = store_job_id(req->change.id, &id, &req->err);
