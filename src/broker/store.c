@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
@@ -534,8 +535,18 @@ static int open_parts(struct store *store, bool worker, struct mandor_err *err)
     return 0;
 }
 
+/* Without the statistics that nobody reads, SQLite's allocator takes no lock: a tenth of an insert's time. */
+static void configure_sqlite(void)
+{
+    (void)sqlite3_config(SQLITE_CONFIG_MEMSTATUS,
+                         0); /* too late when somebody else uses SQLite here: no harm */
+}
+
 int store_open(const char *path, bool worker, struct store **ret, struct mandor_err *err)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, configure_sqlite);
+
     SCOPED(store_free) struct store *store = calloc(1, sizeof *store);
     if (store != NULL) {
         store->turnstile = (struct turnstile)TURNSTILE_INIT;

@@ -23,6 +23,7 @@
 #define STORE_TX_ROWS        1000     /* rows written in one transaction, about */
 #define STORE_TX_NS          50000000 /* no new request joins a transaction older than that */
 #define STORE_HISTORY_MAX    100      /* earlier attempts kept in a job's record */
+#define STORE_EXPIRE_MAX 400       /* jobs that retention deletes in one go */
 #define STORE_BUSY_MS        5000 /* patience with foreign programs that do not know the turnstile */
 #define STORE_APPLICATION_ID 0x6d616e64 /* "mand" */
 

@@ -687,7 +687,7 @@ int store_expire(struct store *store, const char *queue, enum job_state state, i
                  int64_t keep_count, int limit)
 {
     int64_t excess = 0, cutoff = keep_ms > 0 ? store_wall_ms() - keep_ms : INT64_MIN;
-    int64_t ids[64];
+    int64_t ids[STORE_EXPIRE_MAX];
     int found = 0, r = 0;
 
     if (keep_count > 0) {

@@ -464,7 +464,8 @@ static int note_retention(struct store *store, const char *queue, enum job_state
     return r;
 }
 
-/* Counting costs time in proportion to keep_count: it is done once in several settles. */
+/* Counting costs time in proportion to keep_count, so it is done once in a share of keep_count settles; what is kept may be over
+ * by that share for each worker. */
 static int retain(struct store *store, const struct broker_req *req, enum job_state state)
 {
     int64_t keep_ms = req->settle.keep_ms, keep_count = req->settle.keep_count;
@@ -473,10 +474,11 @@ static int retain(struct store *store, const struct broker_req *req, enum job_st
     if (queue == NULL || !job_state_final(state) || (keep_ms <= 0 && keep_count <= 0))
         return 0;
     int r = note_retention(store, queue, state, keep_ms, keep_count);
-    unsigned every = keep_count > 0 && keep_count < 256 ? 1 : 32;
+    unsigned every =
+        keep_count > 0 ? (unsigned)MIN(MAX(keep_count / 32, (int64_t)1), (int64_t)256) : 64;
     if (r < 0 || store->settle_turn++ % every != 0)
         return r;
-    return store_expire(store, queue, state, keep_ms, keep_count, 64);
+    return store_expire(store, queue, state, keep_ms, keep_count, STORE_EXPIRE_MAX);
 }
 
 static int settle_held(struct store *store, struct broker_req *req, const struct held *held,

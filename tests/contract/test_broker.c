@@ -22,7 +22,8 @@ static void setup(void)
     strcpy(dir, "/tmp/mandor-test-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(dir));
     const char *given = getenv("MANDOR_TEST_BROKER");
-    (void)snprintf(url, sizeof url, given != NULL ? "%s" : "sqlite:%s/q.db", given != NULL ? given : dir);
+    (void)snprintf(url, sizeof url, given != NULL ? "%s" : "sqlite:%s/q.db",
+                   given != NULL ? given : dir);
     ck_assert_int_eq(uv_loop_init(&loop), 0);
 }
 
@@ -71,9 +72,9 @@ static int ask(struct broker *broker, struct broker_req *req)
     return r;
 }
 
-#define ask_ok(broker, req)                                        \
-    do {                                                           \
-        int r_ = ask(broker, req);                                 \
+#define ask_ok(broker, req)                                          \
+    do {                                                             \
+        int r_ = ask(broker, req);                                   \
         ck_assert_msg(r_ == 0, "status %d: %s", r_, (req)->err.msg); \
     } while (0)
 
@@ -156,8 +157,9 @@ static const char *add(struct broker *broker, const char *text)
 #define TRUE_JOB "{\"exec\": [\"true\"]}"
 
 /* Lease up to want jobs of all queues into leases; returns how many. */
-static size_t lease_from(struct worker *worker, const struct lease_queue *queues, size_t queue_count,
-                         struct lease *leases, size_t want, struct broker_req *ret)
+static size_t lease_from(struct worker *worker, const struct lease_queue *queues,
+                         size_t queue_count, struct lease *leases, size_t want,
+                         struct broker_req *ret)
 {
     struct broker_req req = { .op = BROKER_LEASE };
     req.lease.want = want;
@@ -187,7 +189,8 @@ static int64_t start(struct worker *worker, const char *id, int64_t attempt)
 
 static int settle(struct worker *worker, const char *id, int64_t attempt, struct retry_plan plan)
 {
-    struct verdict verdict = { .cause = CAUSE_EXIT, .exit_code = plan.state == JOB_COMPLETED ? 0 : 7 };
+    struct verdict verdict = { .cause = CAUSE_EXIT,
+                               .exit_code = plan.state == JOB_COMPLETED ? 0 : 7 };
     SCOPED_JSON *json = record_attempt_json(&(struct record_attempt){ .verdict = &verdict });
     struct broker_req req = { .op = BROKER_SETTLE };
     req.settle.id = id;
@@ -270,7 +273,8 @@ END_TEST
 TEST(an_added_job_is_seen_by_another_client_as_waiting)
 {
     struct broker *one = open_client(), *two = open_client();
-    const char *id = add(one, "{\"exec\": [\"true\"], \"priority\": 3, \"attempts\": 4, \"queue\": \"q\"}");
+    const char *id =
+        add(one, "{\"exec\": [\"true\"], \"priority\": 3, \"attempts\": 4, \"queue\": \"q\"}");
     SCOPED_JSON *record = show(two, id);
     ck_assert_str_eq(json_string_value(json_object_get(record, "state")), "waiting");
     ck_assert_str_eq(json_string_value(json_object_get(record, "queue")), "q");
@@ -323,7 +327,8 @@ TEST(a_unique_key_holds_until_its_job_is_final)
     ck_assert(added[1].existing);
     ck_assert_str_eq(added[0].id, added[1].id);
 
-    const char *other_queue = add(broker, "{\"exec\": [\"true\"], \"unique\": \"u\", \"queue\": \"other\"}");
+    const char *other_queue =
+        add(broker, "{\"exec\": [\"true\"], \"unique\": \"u\", \"queue\": \"other\"}");
     ck_assert_str_ne(other_queue, added[0].id);
 
     struct lease leases[2];
@@ -519,7 +524,8 @@ TEST(drained_means_nothing_waiting_active_or_due_for_retry)
     ck_assert_uint_eq(lease_from(&worker, NULL, 0, &none, 1, &answer), 0);
     ck_assert_msg(!answer.lease.drained, "active");
     int64_t token = start(&worker, id, 0);
-    ck_assert_int_eq(settle(&worker, id, token, (struct retry_plan){ JOB_DELAYED, true, 60000 }), 0);
+    ck_assert_int_eq(settle(&worker, id, token, (struct retry_plan){ JOB_DELAYED, true, 60000 }),
+                     0);
     ck_assert_uint_eq(lease_from(&worker, NULL, 0, &none, 1, &answer), 0);
     ck_assert_msg(!answer.lease.drained, "due for retry");
     ck_assert_int_gt(answer.lease.next_due_ms, 50000);
@@ -690,7 +696,8 @@ TEST(put_backs_are_counted_but_not_charged)
         ck_assert_int_eq(got.put_backs, i);
         ck_assert_int_eq(got.attempts_used, 0);
         int64_t token = start(&worker, id, got.attempt);
-        ck_assert_int_eq(settle(&worker, id, token, (struct retry_plan){ .state = JOB_WAITING }), 0);
+        ck_assert_int_eq(settle(&worker, id, token, (struct retry_plan){ .state = JOB_WAITING }),
+                         0);
         lease_done(&got);
     }
     ck_assert_int_eq(number(broker, id, "attempts_used"), 0);
@@ -764,7 +771,8 @@ END_TEST
 TEST(cancelling_what_does_not_run_is_final_at_once)
 {
     struct broker *broker = open_client();
-    const char *waiting = add(broker, TRUE_JOB), *delayed = add(broker, "{\"exec\": [\"true\"], \"delay\": \"1h\"}");
+    const char *waiting = add(broker, TRUE_JOB),
+               *delayed = add(broker, "{\"exec\": [\"true\"], \"delay\": \"1h\"}");
     ck_assert_int_eq(change(broker, BROKER_CANCEL, waiting, NULL), 0);
     ck_assert_int_eq(change(broker, BROKER_CANCEL, delayed, NULL), 0);
     expect_state(broker, waiting, "cancelled");
@@ -787,7 +795,8 @@ TEST(a_cancel_between_lease_and_start_is_seen_by_the_start)
     req.start.id = id;
     ask_ok(worker.broker, &req);
     ck_assert(req.start.cancelled);
-    ck_assert_int_eq(settle(&worker, id, req.start.attempt, (struct retry_plan){ .state = JOB_CANCELLED }), 0);
+    ck_assert_int_eq(
+        settle(&worker, id, req.start.attempt, (struct retry_plan){ .state = JOB_CANCELLED }), 0);
     expect_state(broker, id, "cancelled");
     lease_done(&got);
     worker_close(&worker);
@@ -1007,7 +1016,8 @@ TEST(a_dead_workers_started_job_is_charged_and_its_leased_one_is_not)
     struct lease got[2];
     worker_open(&dead, "dead");
     worker_open(&alive, "alive");
-    const char *started = add(broker, "{\"exec\": [\"true\"], \"attempts\": 2, \"backoff\": {\"delay\": \"1h\"}}");
+    const char *started =
+        add(broker, "{\"exec\": [\"true\"], \"attempts\": 2, \"backoff\": {\"delay\": \"1h\"}}");
     const char *leased = add(broker, TRUE_JOB);
     const char *last = add(broker, TRUE_JOB);
     ck_assert_uint_eq(lease(&dead, got, 2), 2);
@@ -1089,7 +1099,8 @@ TEST(a_cancel_outlives_the_death_of_the_worker)
     struct lease got[2];
     worker_open(&one, "one");
     worker_open(&two, "two");
-    const char *a = add(broker, "{\"exec\": [\"true\"], \"attempts\": 5}"), *b = add(broker, TRUE_JOB);
+    const char *a = add(broker, "{\"exec\": [\"true\"], \"attempts\": 5}"),
+               *b = add(broker, TRUE_JOB);
     ck_assert_uint_eq(lease(&one, got, 2), 2);
     (void)start(&one, a, 0);
     ck_assert_int_eq(change(broker, BROKER_CANCEL, a, NULL), 0);
@@ -1155,7 +1166,8 @@ TEST(workers_are_woken_by_add_cancel_resume_and_retry)
     ask_ok(broker, &resume);
     expect_wake("resume");
     int64_t attempt = 0;
-    ck_assert_int_eq(settle(&worker, id, attempt, (struct retry_plan){ .state = JOB_CANCELLED }), 0);
+    ck_assert_int_eq(settle(&worker, id, attempt, (struct retry_plan){ .state = JOB_CANCELLED }),
+                     0);
     ck_assert_int_eq(change(broker, BROKER_RETRY, id, NULL), 0);
     expect_wake("retry");
     lease_done(&got);
@@ -1178,7 +1190,9 @@ TEST(everything_submitted_is_carried_out_before_the_broker_closes)
     const char *id = add(broker, TRUE_JOB);
     static struct broker_req reqs[20];
     for (int i = 0; i < 20; i++) {
-        reqs[i] = (struct broker_req){ .op = BROKER_PAUSE, .done = note_order, .data = (void *)(intptr_t)i };
+        reqs[i] = (struct broker_req){ .op = BROKER_PAUSE,
+                                       .done = note_order,
+                                       .data = (void *)(intptr_t)i };
         reqs[i].pause.queue = "default";
         reqs[i].pause.paused = i % 2;
         broker_submit(broker, &reqs[i]);
