@@ -37,6 +37,7 @@ struct sqlite {
     struct list inbox, unsynced, outbox;  /* lock */
     bool closing, broker_over, sync_over; /* lock */
     bool checkpoint_wanted, dirty;        /* lock; dirty: committed since the last tidy */
+    int pages, checkpoint_pages; /* lock; length of the log, and the length at which to copy it */
     uv_thread_t broker_thread, sync_thread;
 
     struct store *store; /* broker thread */
@@ -175,28 +176,36 @@ static void send_wakes(struct sqlite *sq)
     wake_send(&sq->wake);
 }
 
-/* The log must not grow for ever: normally the sync thread copies it beside the writers, but under constant writing it never
- * catches up with the end, and then this writer has to stand still for the rest. */
+/* Copy the log into the database.  Where a reader is in the way it goes on growing: then again when it is longer by as much. */
+static void checkpoint(struct sqlite *sq)
+{
+    struct mandor_err err = { 0 };
+    int r = wal_checkpoint(&sq->wal, &err);
+    if (r < 0)
+        log_debug("broker", "%s, ignoring: the log is kept", err.msg);
+
+    uv_mutex_lock(&sq->lock);
+    sq->checkpoint_wanted = false;
+    if (r != 1)
+        sq->checkpoint_pages = sq->pages + WAL_PAGES;
+    uv_mutex_unlock(&sq->lock);
+}
+
+/* After each commit: is the log long? */
 static void mind_log(struct sqlite *sq)
 {
-    int pages = sq->store->wal_pages;
+    uv_mutex_lock(&sq->lock);
+    sq->dirty = true;
+    sq->pages = sq->store->wal_pages;
+    if (sq->pages < WAL_PAGES) /* it has started over */
+        sq->checkpoint_pages = WAL_PAGES;
+    bool wanted = sq->checkpoint_wanted = sq->pages >= sq->checkpoint_pages;
+    if (wanted && sq->threaded_sync)
+        uv_cond_signal(&sq->sync_wanted);
+    uv_mutex_unlock(&sq->lock);
 
-    if (sq->threaded_sync) {
-        uv_mutex_lock(&sq->lock);
-        sq->dirty = true;
-        if (pages >= WAL_PAGES && !sq->checkpoint_wanted) {
-            sq->checkpoint_wanted = true;
-            uv_cond_signal(&sq->sync_wanted);
-        }
-        uv_mutex_unlock(&sq->lock);
-    }
-    if (pages < (sq->threaded_sync ? WAL_PAGES_MAX : WAL_PAGES))
-        return;
-    if (turnstile_enter(&sq->store->turnstile) < 0)
-        return;
-    (void)sqlite3_wal_checkpoint_v2(sq->store->db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
-    turnstile_leave(&sq->store->turnstile);
-    sq->store->wal_pages = 0; /* the next commit says how long it is now */
+    if (wanted && !sq->threaded_sync)
+        checkpoint(sq);
 }
 
 static void after_commit(struct sqlite *sq)
@@ -405,16 +414,6 @@ static bool take_unsynced(struct sqlite *sq, struct sync_work *work)
     bool go_on = !list_empty(&work->reqs) || work->checkpoint || work->tidy;
     uv_mutex_unlock(&sq->lock);
     return go_on;
-}
-
-static void checkpoint(struct sqlite *sq)
-{
-    struct mandor_err err = { 0 };
-    if (wal_checkpoint(&sq->wal, &err) < 0)
-        log_debug("broker", "%s, ignoring: the log is kept", err.msg);
-    uv_mutex_lock(&sq->lock);
-    sq->checkpoint_wanted = false;
-    uv_mutex_unlock(&sq->lock);
 }
 
 static void sync_main(void *arg)
@@ -715,6 +714,7 @@ static int sqlite_open(struct broker *broker, const char *url, struct mandor_err
     sq->wake = (struct wake)WAKE_INIT;
     sq->wal = (struct wal){ .fd = -1, .turnstile = TURNSTILE_INIT };
     sq->threaded_sync = broker_is_worker(broker);
+    sq->checkpoint_pages = WAL_PAGES;
     list_init(&sq->inbox);
     list_init(&sq->unsynced);
     list_init(&sq->outbox);

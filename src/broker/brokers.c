@@ -39,7 +39,8 @@ static void broker_free(struct broker *broker)
 
 static int unknown(const char *url, struct mandor_err *err)
 {
-    return err_set(err, -EINVAL, FAULT_CALLER, "broker '%s' is not known, expected 'sqlite:PATH'", url);
+    return err_set(err, -EINVAL, FAULT_CALLER, "broker '%s' is not known, expected 'sqlite:PATH'",
+                   url);
 }
 
 int broker_prepare(const char *url, char **ret_data_dir, struct mandor_err *err)

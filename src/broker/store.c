@@ -327,19 +327,6 @@ static int exec(struct store *store, const char *sql)
     return rc == SQLITE_OK ? 0 : fail(store, rc);
 }
 
-static int pragma_i(struct store *store, const char *sql, int64_t *ret)
-{
-    sqlite3_stmt *stmt = NULL;
-    int rc = sqlite3_prepare_v2(store->db, sql, -1, &stmt, NULL);
-    if (rc == SQLITE_OK)
-        rc = sqlite3_step(stmt);
-    if (rc == SQLITE_ROW)
-        *ret = sqlite3_column_int64(stmt, 0);
-    int r = rc == SQLITE_ROW ? 0 : fail(store, rc);
-    (void)sqlite3_finalize(stmt);
-    return r;
-}
-
 static int make_dir(const char *path, mode_t mode, struct mandor_err *err)
 {
     struct stat st;
@@ -427,15 +414,23 @@ static int connect_db(struct store *store, struct mandor_err *err)
     return 0;
 }
 
-/* Is this file ours, and of which version?  *ret_version 0: empty. */
+/* Is this file ours, and of which version?  *ret_version 0: empty.  One statement, so that all three are of one moment. */
 static int identify(struct store *store, int64_t *ret_version, struct mandor_err *err)
 {
-    int64_t version = 0, application = 0, tables = 0;
-
-    if (pragma_i(store, "PRAGMA user_version", &version) < 0 ||
-        pragma_i(store, "PRAGMA application_id", &application) < 0 ||
-        pragma_i(store, "SELECT count(*) FROM sqlite_schema", &tables) < 0)
+    static const char *const sql =
+        "SELECT user_version, application_id, (SELECT count(*) FROM sqlite_schema) "
+        "FROM pragma_user_version, pragma_application_id";
+    sqlite3_stmt *stmt = NULL;
+    int rc = sqlite3_prepare_v2(store->db, sql, -1, &stmt, NULL);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_step(stmt);
+    if (rc != SQLITE_ROW) {
+        (void)fail(store, rc);
+        (void)sqlite3_finalize(stmt);
         return store_error(store, err);
+    }
+    int64_t version = col_i(stmt, 0), application = col_i(stmt, 1), tables = col_i(stmt, 2);
+    (void)sqlite3_finalize(stmt);
 
     if (application != STORE_APPLICATION_ID && (application != 0 || version != 0 || tables != 0))
         return err_set(

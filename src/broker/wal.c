@@ -22,7 +22,10 @@ int wal_open(struct wal *wal, const char *db_path, sqlite3 *db, struct mandor_er
         wal_done(wal);
         return err_set(err, -ENOMEM, FAULT_HOST, "open queue '%s'", db_path);
     }
-    return 0;
+    int r = turnstile_open(&wal->turnstile, db_path, err);
+    if (r < 0)
+        wal_done(wal);
+    return r;
 }
 
 void wal_done(struct wal *wal)
@@ -84,6 +87,20 @@ static void warn_length(struct wal *wal, bool complete)
     }
 }
 
+/* Returns SQLite's result. */
+static int checkpoint_in_turn(struct wal *wal, int mode, int *ret_log, int *ret_copied)
+{
+    if (!wal->suspect &&
+        wal->fd >=
+            0) /* what is synced here need not be synced in the turn; a failure shows there */
+        (void)wal_test_fdatasync(wal->fd);
+    if (turnstile_enter(&wal->turnstile) < 0)
+        return SQLITE_BUSY;
+    int rc = sqlite3_wal_checkpoint_v2(wal->db, NULL, mode, ret_log, ret_copied);
+    turnstile_leave(&wal->turnstile);
+    return rc;
+}
+
 int wal_checkpoint(struct wal *wal, struct mandor_err *err)
 {
     int log = 0, copied = 0;
@@ -91,8 +108,8 @@ int wal_checkpoint(struct wal *wal, struct mandor_err *err)
     if (r < 0)
         return r;
 
-    int rc = sqlite3_wal_checkpoint_v2(wal->db, NULL, SQLITE_CHECKPOINT_PASSIVE, &log, &copied);
-    if (rc == SQLITE_BUSY || rc == SQLITE_LOCKED) /* somebody else is at it */
+    int rc = checkpoint_in_turn(wal, SQLITE_CHECKPOINT_PASSIVE, &log, &copied);
+    if (rc == SQLITE_BUSY || rc == SQLITE_LOCKED) /* another program is at it */
         return 0;
     if (rc != SQLITE_OK)
         return err_set(err, (rc & 0xff) == SQLITE_FULL ? -ENOSPC : -EIO, FAULT_HOST,
@@ -103,14 +120,8 @@ int wal_checkpoint(struct wal *wal, struct mandor_err *err)
 
 void wal_tidy(struct wal *wal)
 {
-    if (wal_checkpoint(wal, NULL) != 1 || log_bytes(wal) <= WAL_LIMIT_BYTES)
-        return;
-    if (wal->turnstile.turn_fd < 0 && turnstile_open(&wal->turnstile, wal->db_path, NULL) < 0)
-        return;
-    if (turnstile_enter(&wal->turnstile) < 0)
-        return;
-    (void)sqlite3_wal_checkpoint_v2(wal->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
-    turnstile_leave(&wal->turnstile);
+    if (wal_checkpoint(wal, NULL) == 1 && log_bytes(wal) > WAL_LIMIT_BYTES)
+        (void)checkpoint_in_turn(wal, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
 }
 
 /* After a failed sync: only a complete checkpoint makes the log trustworthy again. */

@@ -11,6 +11,11 @@
  *      so the descriptor opened here stays the right file.  POSIX locks are on the database and the -shm file only: opening and
  *      closing the log drops none.
  *
+ * Every checkpoint is made with the turn (turnstile.h) in hand, so that no writer of ours can start the log over at that moment:
+ * SQLite 3.7.0 to 3.51.2 may otherwise lose commits ("WAL-reset bug", sqlite.org/wal.html: a checkpoint that begins when the log
+ * has just been copied whole, while a commit starts it over).  The log is synced before the turn is taken, which leaves copying
+ * and one sync of the database for the time in which writers wait.
+ *
  * A failed sync leaves pages that the kernel calls clean and the disk may not have.  The log is then *suspect*: nothing is called
  * durable until a complete checkpoint has carried everything over into the database.
  *
@@ -26,8 +31,6 @@
 #include "broker/turnstile.h"
 
 #define WAL_PAGES 1000 /* checkpoint when the log is longer */
-#define WAL_PAGES_MAX \
-    4000 /* the writer waits for a checkpoint at this length, or the log never starts over */
 #define WAL_WARN_BYTES \
     ((int64_t)64 << 20) /* longer than this means that a reader stays in an old snapshot */
 #define WAL_LIMIT_BYTES ((int64_t)8 << 20) /* journal_size_limit */
@@ -49,8 +52,8 @@ void wal_done(struct wal *wal);
 /* Make everything committed so far durable.  Blocks.  0 or -errno with *err. */
 MUST_CHECK int wal_sync(struct wal *wal, struct mandor_err *err);
 
-/* Copy what can be copied from the log into the database.  Blocks, but no writer and no reader waits for it.
- * Returns 1 when all of the log was copied, 0 when not (a reader or writer was in the way), -errno. */
+/* Copy what can be copied from the log into the database.  Blocks; writers wait, readers do not.
+ * Returns 1 when all of the log was copied, 0 when not (a reader of an old snapshot is in the way), -errno. */
 int wal_checkpoint(struct wal *wal, struct mandor_err *err);
 /* In quiet time: checkpoint, and cut the log file back when it is longer than WAL_LIMIT_BYTES. */
 void wal_tidy(struct wal *wal);
