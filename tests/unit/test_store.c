@@ -217,8 +217,10 @@ TEST(everything_it_makes_is_for_the_owner_only)
         struct stat st;
         (void)snprintf(path, sizeof path, "%s%s", db_path, names[i]);
         ck_assert_msg(stat(path, &st) == 0, "%s", path);
-        ck_assert_msg((st.st_mode & 0777) == (S_ISDIR(st.st_mode) ? 0700 : 0600), "%s has mode %o",
-                      path, st.st_mode);
+        /* jobs of other users pass through two directories to their own; nobody else reads or writes */
+        ck_assert_msg((st.st_mode & (S_ISDIR(st.st_mode) ? 0766 : 0777)) ==
+                          (S_ISDIR(st.st_mode) ? 0700 : 0600),
+                      "%s has mode %o", path, st.st_mode);
     }
     char path[256];
     struct stat st;
