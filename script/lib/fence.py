@@ -1,13 +1,17 @@
 #!/usr/bin/python3
-"""fence.py [--limit SECONDS] [--] CMD...: run a command and leave none of its processes behind.
+"""fence.py [--limit SECONDS] [--scratch NAME] [--] CMD...: run a command and leave none of its processes behind.
 
 It is a subreaper: whatever daemonises or outlives CMD is adopted here, and killed when CMD has ended, when the
 limit is over, or when this process is told to stop.  Exits as CMD did; 124 when the limit ended it.
+--scratch makes a fresh directory, $TMPDIR for CMD, and removes it when all is over.
 """
 import ctypes
 import os
+import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -44,8 +48,8 @@ def kill_leftovers():
     return len(killed)
 
 
-def wait_for(pid, limit):
-    """Reap everything until pid has ended; returns its exit code."""
+def wait_for(pid, limit, told):
+    """Reap everything until pid has ended; returns its exit code.  told: signals that came for us, passed on meanwhile."""
     deadline = time.monotonic() + limit if limit else None
     kill_at = None
     limited = False
@@ -61,6 +65,8 @@ def wait_for(pid, limit):
             print(f"fence: over its limit of {limit:g} s, ending it", file=sys.stderr)
             limited, kill_at = True, now + GRACE
             os.kill(pid, signal.SIGTERM)
+        if told and not kill_at:
+            kill_at = now + GRACE
         if kill_at and now > kill_at:
             os.kill(pid, signal.SIGKILL)
         signal.sigtimedwait({signal.SIGCHLD}, 1.0)
@@ -69,8 +75,13 @@ def wait_for(pid, limit):
 def main():
     args = sys.argv[1:]
     limit = 0.0
-    if args[:1] == ["--limit"]:
-        limit, args = float(args[1]), args[2:]
+    scratch = None
+    while args[:1] in (["--limit"], ["--scratch"]):
+        if args[0] == "--limit":
+            limit = float(args[1])
+        else:
+            scratch = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix=args[1] + ".")
+        args = args[2:]
     if args[:1] == ["--"]:
         args = args[1:]
     if not args:
@@ -90,13 +101,22 @@ def main():
             print(f"fence: {args[0]}: {error.strerror}", file=sys.stderr)
         os._exit(127)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda got, frame: os.kill(pid, got))
+    told = []
 
-    code = wait_for(pid, limit)
+    def pass_on(number, _frame):
+        told.append(number)
+        os.kill(pid, number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, pass_on)
+
+    code = wait_for(pid, limit, told)
     left = kill_leftovers()
     if left:
         print(f"fence: killed {left} process(es) that were left behind", file=sys.stderr)
+    if scratch:
+        subprocess.run(["chmod", "-R", "u+rwX", scratch], stderr=subprocess.DEVNULL, check=False)
+        shutil.rmtree(scratch, ignore_errors=True)
     sys.exit(code)
 
 

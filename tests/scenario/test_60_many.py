@@ -9,6 +9,16 @@ from harness import SOAK, fd_count, sh, wait_for
 COUNT = int(os.environ.get("MANDOR_MANY", "20000"))
 
 
+KEPT = 10000  # completed jobs that stay on record a queue, when the configuration does not say
+
+
+def all_done(mandor):
+    """Has every job ended, and none of them badly?  Completed ones are not all on record any more."""
+    queue = mandor.stats()["queues"]["default"]
+    assert queue["failed"] == queue["cancelled"] == 0
+    return queue["waiting"] == queue["delayed"] == queue["active"] == 0
+
+
 @pytest.mark.slow
 @pytest.mark.limit(600)
 def test_twenty_thousand_short_jobs_leave_nothing(mandor):
@@ -24,7 +34,7 @@ def test_twenty_thousand_short_jobs_leave_nothing(mandor):
 
         def done():
             worst[0] = max(worst[0], len(mandor.zombies()))
-            return mandor.stats()["queues"]["default"]["completed"] >= COUNT // 2000 * 2000
+            return all_done(mandor)
 
         wait_for(done, 500, every=0.25)
         print(f"{COUNT / (time.monotonic() - start):.0f} jobs a second; at most {worst[0]} zombies seen at once")
@@ -46,7 +56,7 @@ def test_jobs_that_leave_orphans_do_not_pile_up_R16(mandor):
 
         def done():
             worst[0] = max(worst[0], len(mandor.zombies()))
-            return mandor.stats()["queues"]["default"]["completed"] == count
+            return all_done(mandor)
 
         wait_for(done, 110, every=0.1)
         assert worst[0] < 40
@@ -57,7 +67,7 @@ def test_no_child_is_ever_stuck_between_fork_and_exec_R05(mandor):
     count = 10000 if SOAK else 1500
     mandor.add_many([{"exec": ["true"]}] * count)
     done = mandor.drain("--concurrency", "8", timeout=110)
-    assert mandor.stats()["queues"]["default"]["completed"] == count, done
+    assert all_done(mandor) and mandor.stats()["queues"]["default"]["completed"] == min(count, KEPT), done
 
 
 def test_the_database_is_sound_after_many_spawns_R83(mandor):
