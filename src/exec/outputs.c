@@ -57,10 +57,14 @@ void outputs_attach(struct outputs *outputs, struct execution *execution)
 static bool commits(const struct output *output, const struct verdict *verdict)
 {
     const struct outputs *outputs = output->outputs;
+
+    if (output->sink == NULL || !output->opened) /* an attempt that never ran has none: cancelled before its start */
+        return false;
+
     enum outcome outcome = verdict_outcome(verdict, outputs->spec);
     int failed = outputs->execution != NULL ? execution_stream_result(outputs->execution, output->is_stderr) : 0;
 
-    if (outcome == OUTCOME_NOTHING || output->sink == NULL || !output->opened)
+    if (outcome == OUTCOME_NOTHING)
         return false;
     if (failed < 0 && failed != -EPROTO && failed != -EFBIG) /* the sink itself, not what the job wrote */
         return false;

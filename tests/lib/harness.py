@@ -325,6 +325,7 @@ class Worker:
     def end(self, timeout=20):
         """SIGTERM; SIGKILL when that does not do."""
         if self.proc.poll() is not None:
+            print(f"{' '.join(map(str, self.args))}: had ended already, exit {self.proc.returncode}")
             return
         with contextlib.suppress(ProcessLookupError):
             self.proc.send_signal(signal.SIGCONT)
@@ -465,7 +466,9 @@ class Mandor:
         return self.ok("stats", "--json").json()
 
     def logs_of(self, job, *args):
-        return self.ok("logs", job, *args).out
+        """A job's stdout, or with --stderr its stderr, which `logs` prints on stderr."""
+        done = self.ok("logs", job, *args)
+        return done.err if "--stderr" in args else done.out
 
     def wait_state(self, job, *states, deadline=30):
         """Wait until the job is in one of `states`; returns its record."""
