@@ -25,8 +25,9 @@ static const struct move {
 
 static const char *const state_names[CHILD_STATES] = { "STARTING", "RUNNING", "EXITED", "HOLLOW",
                                                        "EMPTYING", "DUE",     "EMPTY",  "GONE" };
-static const char *const event_names[CHILD_EVENTS] = { "SPAWNED",     "SPAWN_FAILED", "REAPED", "TREE_EMPTY",
-                                                       "EMPTY_ASKED", "TOLD",         "CLOSED" };
+static const char *const event_names[CHILD_EVENTS] = { "SPAWNED",    "SPAWN_FAILED", "REAPED",
+                                                       "TREE_EMPTY", "EMPTY_ASKED",  "TOLD",
+                                                       "CLOSED" };
 
 int child_next(enum child_state state, enum child_event event)
 {
@@ -50,8 +51,8 @@ void child_move(struct child *child, enum child_event event)
 {
     int next = child_next(child->state, event);
     BUG_ON(next < 0);
-    log_debug("child", "child %s: %s -%s-> %s", child->label, state_names[child->state], event_names[event],
-              state_names[next]);
+    log_debug("child", "child %s: %s -%s-> %s", child->label, state_names[child->state],
+              event_names[event], state_names[next]);
     child->state = (enum child_state)next;
 }
 
@@ -71,8 +72,8 @@ static int borrow_fd(int fd)
     return fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 10);
 }
 
-int child_start(struct nursery *nursery, const struct child_launch *launch, const struct child_events *events,
-                void *arg, struct child **ret)
+int child_start(struct nursery *nursery, const struct child_launch *launch,
+                const struct child_events *events, void *arg, struct child **ret)
 {
     OBJ_CHECK(nursery, NURSERY_MAGIC);
     struct child *child = calloc(1, sizeof *child);
@@ -95,6 +96,7 @@ int child_start(struct nursery *nursery, const struct child_launch *launch, cons
         .given = { borrow_fd(launch->stdout_fd), borrow_fd(launch->stderr_fd) },
         .cpu_limited = launch->limits.cpu_time_ms > 0,
         .file_limited = launch->limits.file_size_bytes > 0,
+        .as_ourselves = launch->user == NULL && launch->group == NULL,
         .asked_at_ns = clock_mono_ns(),
         .rung = launch->containment,
     };
@@ -105,7 +107,8 @@ int child_start(struct nursery *nursery, const struct child_launch *launch, cons
     nursery->alive++;
     if (nursery->guard_lost) { /* the end has begun: nothing may be born into it */
         child->failed = -ECANCELED;
-        (void)snprintf(child->error, sizeof child->error, "the guard is lost, nothing is started any more");
+        (void)snprintf(child->error, sizeof child->error,
+                       "the guard is lost, nothing is started any more");
         nursery_due(nursery, child);
     } else {
         lane_push(nursery->spawner, &child->launch_task);
@@ -128,8 +131,9 @@ static void say_how_it_ended(struct verdict *verdict)
         (void)snprintf(how, sizeof how, "exit code %d", verdict->exit_code);
     else if (verdict->signal > 0) {
         const char *name = sigabbrev_np(verdict->signal);
-        (void)snprintf(how, sizeof how, "killed by signal %d%s%s%s", verdict->signal, name == NULL ? "" : " (SIG",
-                       name == NULL ? "" : name, name == NULL ? "" : ")");
+        (void)snprintf(how, sizeof how, "killed by signal %d%s%s%s", verdict->signal,
+                       name == NULL ? "" : " (SIG", name == NULL ? "" : name,
+                       name == NULL ? "" : ")");
     }
 
     switch (verdict->cause) {
@@ -137,18 +141,21 @@ static void say_how_it_ended(struct verdict *verdict)
         say(verdict, verdict->exit_code == 0 ? "" : how);
         break;
     case CAUSE_SIGNAL:
-        (void)snprintf(verdict->error, sizeof verdict->error, "%s%s", how, verdict->core_dumped ? ", core dumped" : "");
+        (void)snprintf(verdict->error, sizeof verdict->error, "%s%s", how,
+                       verdict->core_dumped ? ", core dumped" : "");
         break;
     case CAUSE_OOM:
-        (void)snprintf(verdict->error, sizeof verdict->error, "memory limit exceeded, all of the job was killed (%s)", how);
+        (void)snprintf(verdict->error, sizeof verdict->error,
+                       "memory limit exceeded, all of the job was killed (%s)", how);
         break;
     case CAUSE_LIMIT:
         (void)snprintf(verdict->error, sizeof verdict->error, "%s limit exceeded (%s)",
                        verdict->signal == SIGXFSZ ? "file_size" : "cpu_time", how);
         break;
     default: /* something that mandor did */
-        (void)snprintf(verdict->error, sizeof verdict->error, "%s%s (%s)", cause_name(verdict->cause),
-                       verdict->forced ? ", had to be killed" : "", how);
+        (void)snprintf(verdict->error, sizeof verdict->error, "%s%s (%s)",
+                       cause_name(verdict->cause), verdict->forced ? ", had to be killed" : "",
+                       how);
     }
 }
 
@@ -161,8 +168,10 @@ static enum cause find_cause(const struct child *child, const struct verdict *ve
         return CAUSE_OOM;
     if (child->file_limited && verdict->signal == SIGXFSZ)
         return CAUSE_LIMIT;
-    bool cpu_spent = (verdict->user_us + verdict->system_us) / 1000 >= child->launch.limits.cpu_time_ms;
-    if (child->cpu_limited && (verdict->signal == SIGXCPU || (verdict->signal == SIGKILL && cpu_spent)))
+    bool cpu_spent =
+        (verdict->user_us + verdict->system_us) / 1000 >= child->launch.limits.cpu_time_ms;
+    if (child->cpu_limited &&
+        (verdict->signal == SIGXCPU || (verdict->signal == SIGKILL && cpu_spent)))
         return CAUSE_LIMIT;
     return verdict->signal > 0 ? CAUSE_SIGNAL : CAUSE_EXIT;
 }
@@ -236,7 +245,8 @@ void child_reap(struct child *child)
     int r = os_pidfd_reap(child->pidfd, false, &info, &usage);
     if (r == 0)
         return; /* stopped or continued, not dead (R17) */
-    if (r < 0) { /* -ECHILD: somebody else waited for our child; what it left as is not known to us */
+    if (r <
+        0) { /* -ECHILD: somebody else waited for our child; what it left as is not known to us */
         log_warn("child %s: wait for process %d: %s", child->label, child->kin.pid, strerror(-r));
         info = (siginfo_t){ .si_code = CLD_KILLED, .si_status = SIGKILL };
         usage = (struct rusage){ 0 };
@@ -249,7 +259,8 @@ void child_reap(struct child *child)
     (void)close(child->pidfd);
     child->pidfd = -1;
     child_move(child, CHILD_REAPED);
-    child_pulse(child); /* before the owner hears of it: a tree that is empty now needs no look later */
+    child_pulse(
+        child); /* before the owner hears of it: a tree that is empty now needs no look later */
     child->events->on_exited(child, &child->verdict, child->arg);
 }
 
@@ -364,7 +375,8 @@ json_t *child_limits_enforced(const struct child *child)
     json_t *limits = json_object();
     for (unsigned i = 0; limits != NULL && i < ARRAY_LEN(limit_names); i++)
         if ((child->limits_asked & 1u << i) != 0)
-            (void)json_object_set_new(limits, limit_names[i], json_boolean((child->limits_enforced & 1u << i) != 0));
+            (void)json_object_set_new(limits, limit_names[i],
+                                      json_boolean((child->limits_enforced & 1u << i) != 0));
     return limits;
 }
 

@@ -22,17 +22,18 @@ struct child;
 
 /* What to start.  Everything is borrowed until on_spawned or on_exited. */
 struct child_launch {
-    const char *label; /* "<id>.<attempt>", for directories and logs; a file name */
-    char *const *argv; /* argv[0] without '/' is looked up in the job's PATH */
-    char *const *envp; /* complete; TMPDIR (and MANDOR_FD with channel) is added here */
-    const char *cwd;   /* NULL = a fresh directory */
+    const char *label;        /* "<id>.<attempt>", for directories and logs; a file name */
+    char *const *argv;        /* argv[0] without '/' is looked up in the job's PATH */
+    char *const *envp;        /* complete; TMPDIR (and MANDOR_FD with channel) is added here */
+    const char *cwd;          /* NULL = a fresh directory */
     const char *user, *group; /* NULL = unchanged */
     bool no_new_privs;
-    bool want_stdin;   /* a pipe; otherwise /dev/null, or inherit_stdin */
+    bool want_stdin; /* a pipe; otherwise /dev/null, or inherit_stdin */
     bool inherit_stdin;
-    bool want_channel; /* fd 3, job → mandor */
+    bool want_channel;                   /* fd 3, job → mandor */
     bool inherit_stdout, inherit_stderr; /* no pipe: the caller's own descriptor */
-    int stdout_fd, stderr_fd; /* >= 0: give this descriptor (borrowed, dup'ed before on_spawned); -1 = a pipe */
+    int stdout_fd,
+        stderr_fd; /* >= 0: give this descriptor (borrowed, dup'ed before on_spawned); -1 = a pipe */
     struct spec_limits limits;
     enum spec_limits_policy limits_policy;
     enum spec_containment containment;
@@ -66,10 +67,12 @@ void child_empty(struct child *child);
 /* After on_empty.  Frees at once. */
 void child_close(struct child *child);
 
-pid_t child_pid(const struct child *child);                  /* 0 before on_spawned */
-const char *child_slot(const struct child *child);           /* the containment's name for BROKER_PHASE */
+pid_t child_pid(const struct child *child);        /* 0 before on_spawned */
+const char *child_slot(const struct child *child); /* the containment's name for BROKER_PHASE */
 enum spec_containment child_containment(const struct child *child); /* the rung in force */
-json_t *child_limits_enforced(const struct child *child);    /* {"memory": true, "cpu": false}; NULL = no limits; new reference */
+json_t *child_limits_enforced(
+    const struct child
+        *child); /* {"memory": true, "cpu": false}; NULL = no limits; new reference */
 int64_t child_descendants_killed(const struct child *child); /* final after on_empty */
 
 #endif

@@ -10,9 +10,10 @@
 
 #include "child/child.h"
 #include "child/lane.h"
+#include "child/scratch.h"
 #include "child/slot.h"
 
-#define CHILD_MAGIC 0x6368696cu
+#define CHILD_MAGIC   0x6368696cu
 #define NURSERY_MAGIC 0x6e757273u
 
 enum child_state {
@@ -26,7 +27,16 @@ enum child_state {
     CHILD_GONE,
     CHILD_STATES
 };
-enum child_event { CHILD_SPAWNED, CHILD_SPAWN_FAILED, CHILD_REAPED, CHILD_TREE_EMPTY, CHILD_EMPTY_ASKED, CHILD_TOLD, CHILD_CLOSED, CHILD_EVENTS };
+enum child_event {
+    CHILD_SPAWNED,
+    CHILD_SPAWN_FAILED,
+    CHILD_REAPED,
+    CHILD_TREE_EMPTY,
+    CHILD_EMPTY_ASKED,
+    CHILD_TOLD,
+    CHILD_CLOSED,
+    CHILD_EVENTS
+};
 /* The state after `event`, or -EPROTO when there is no such move. */
 int child_next(enum child_state state, enum child_event event);
 const char *child_state_name(enum child_state state);
@@ -55,8 +65,9 @@ struct child {
     int given[2]; /* stdout_fd, stderr_fd: duplicates until the clone */
     char *tmp_dir, *work_dir;
     unsigned limits_asked, limits_enforced; /* LIMIT_ bits */
-    bool cpu_limited, file_limited;
-    int failed; /* 0, or the launch's -errno */
+    bool cpu_limited, file_limited,
+        as_ourselves; /* of the launch, whose strings are not ours later */
+    int failed;       /* 0, or the launch's -errno */
     enum spawn_stage failed_stage;
     char error[240];
     int64_t asked_at_ns;
@@ -77,8 +88,8 @@ struct child {
     int64_t kill_at_ms;       /* monotonic: when the grace ends */
     int64_t kill_began_at_ms; /* 0 = not yet */
     bool pending_told;
-    int wait_ms;              /* how long the next look is put off */
-    int64_t look_at_ms;       /* monotonic: not before */
+    int wait_ms;        /* how long the next look is put off */
+    int64_t look_at_ms; /* monotonic: not before */
     int64_t descendants_killed;
     struct lane_task stop_task;
     bool stop_busy, op_began_reaped;
@@ -89,7 +100,8 @@ struct child {
 struct nursery {
     uint32_t magic;
     uv_loop_t *loop;
-    char *name, *scratch; /* <scratch_dir>/<name> */
+    char *name;
+    struct scratch scratch; /* <scratch_dir>/<name>; spawner thread */
     char *base_text;
     bool adopt_orphans, closing, rescan;
     int guard_fd;
@@ -102,18 +114,18 @@ struct nursery {
     struct lane *spawner, *killer;
     struct spawner_memory *memory; /* spawner thread */
     int dev_null;
-    bool own_nofile;               /* our soft RLIMIT_NOFILE was raised: children get the first one back (R06) */
+    bool own_nofile; /* our soft RLIMIT_NOFILE was raised: children get the first one back (R06) */
     struct rlimit nofile;
 
     struct list children, due;
-    int alive; /* children whose tree is not empty */
-    int chores; /* directory and slot removals under way */
+    int alive;         /* children whose tree is not empty */
+    int chores;        /* directory and slot removals under way */
     struct list trash; /* slots to destroy, again */
 
     uv_async_t answers;
     uv_signal_t sigchld;
     uv_poll_t guard_watch;
-    uv_idle_t turn;   /* calls on_empty of `due` outside of the caller's stack */
+    uv_idle_t turn; /* calls on_empty of `due` outside of the caller's stack */
     uv_timer_t janitor;
     uv_timer_t last_wait; /* after the guard was lost */
     int64_t last_wait_until_ms;
@@ -126,7 +138,8 @@ struct nursery {
 
 /* launch.c */
 void launch_run(struct lane_task *task);
-void launch_release(struct child *child); /* what a launch made and nobody took over: pipes, duplicates */
+void launch_release(
+    struct child *child); /* what a launch made and nobody took over: pipes, duplicates */
 
 /* child.c */
 void child_move(struct child *child, enum child_event event);
@@ -141,6 +154,7 @@ void stop_init(struct child *child);
 /* nursery.c */
 void nursery_scan(struct nursery *nursery); /* reap all that is dead */
 void nursery_due(struct nursery *nursery, struct child *child);
-void nursery_tidy(struct nursery *nursery, struct child *child); /* give back the slot, remove its directories */
+void nursery_tidy(struct nursery *nursery,
+                  struct child *child); /* give back the slot, remove its directories */
 
 #endif

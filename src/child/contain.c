@@ -41,7 +41,9 @@ static void find(const char *controller, struct contain_hierarchy *ret, char mad
     }
     ret->mounted = true;
     if (r < 0) {
-        unusable(ret, r, r == -EXDEV ? "this process's cgroup is outside of what is mounted" : "find own cgroup");
+        unusable(ret, r,
+                 r == -EXDEV ? "this process's cgroup is outside of what is mounted"
+                             : "find own cgroup");
         return;
     }
 
@@ -70,7 +72,8 @@ CHILD_SIDE static void try_proc_mount(void *arg)
 {
     (void)arg;
     int code = syscall(SYS_mount, "none", "/", NULL, MS_REC | MS_SLAVE, NULL) < 0 ||
-                       syscall(SYS_mount, "proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0
+                       syscall(SYS_mount, "proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC,
+                               NULL) < 0
                    ? errno
                    : 0;
     for (;;)
@@ -105,7 +108,8 @@ static void probe_v2(struct contain_host *host, const char *made)
 }
 
 /* A controller: in its own version 1 hierarchy, or in version 2 when that one offers it. */
-static void probe_controller(struct contain_host *host, const char *name, struct contain_hierarchy *ret, bool *is_v2)
+static void probe_controller(struct contain_host *host, const char *name,
+                             struct contain_hierarchy *ret, bool *is_v2)
 {
     char made[CGROUP_PATH_MAX];
     *is_v2 = false;
@@ -120,7 +124,8 @@ static void probe_controller(struct contain_host *host, const char *name, struct
     bool there = own >= 0 && cgroup_read(own, "cgroup.controllers", offered, sizeof offered) >= 0 &&
                  probe_word(offered, name);
     if (!there) {
-        (void)snprintf(ret->why, sizeof ret->why, "the %s controller is not delegated to '%.120s'", name, host->v2.base);
+        (void)snprintf(ret->why, sizeof ret->why, "the %s controller is not delegated to '%.120s'",
+                       name, host->v2.base);
         return;
     }
     *ret = host->v2;
@@ -162,12 +167,15 @@ bool probe_can_delegate(const char *own, char *why, size_t size)
 
     struct proc_pids pids = { 0 };
     char line[16];
-    bool alone = cgroup_read(dir, "cgroup.procs", line, sizeof line) >= 0 && cgroup_pids(dir, &pids) == 0;
+    bool alone =
+        cgroup_read(dir, "cgroup.procs", line, sizeof line) >= 0 && cgroup_pids(dir, &pids) == 0;
     for (size_t i = 0; i < pids.count; i++)
         if (pids.pid[i] != getpid() && pids.pid[i] != getppid()) {
             alone = false;
-            (void)snprintf(why, size, "process %d is in '%.100s' too: start mandor in a cgroup of its own (Delegate=yes)",
-                           pids.pid[i], own);
+            (void)snprintf(
+                why, size,
+                "process %d is in '%.100s' too: start mandor in a cgroup of its own (Delegate=yes)",
+                pids.pid[i], own);
             break;
         }
     proc_pids_done(&pids);
@@ -176,11 +184,14 @@ bool probe_can_delegate(const char *own, char *why, size_t size)
 
 static void probe_pidns(struct contain_host *host, bool try_it)
 {
-    int r = try_it ? try_fork(CLONE_NEWPID | CLONE_NEWNS, -1, try_proc_mount) : geteuid() == 0 ? 0 : -EPERM;
+    int r = try_it           ? try_fork(CLONE_NEWPID | CLONE_NEWNS, -1, try_proc_mount)
+            : geteuid() == 0 ? 0
+                             : -EPERM;
     host->pidns = r == 0;
     if (r != 0)
         (void)snprintf(host->pidns_why, sizeof host->pidns_why, "%s: %s",
-                       r < 0 ? "make a PID namespace (needs CAP_SYS_ADMIN)" : "mount /proc in a new PID namespace",
+                       r < 0 ? "make a PID namespace (needs CAP_SYS_ADMIN)"
+                             : "mount /proc in a new PID namespace",
                        strerror(abs(r)));
 }
 

@@ -25,11 +25,12 @@ struct contain_host {
         bool mounted, usable; /* usable: a child cgroup could be made and removed */
         char base[512];       /* this process's own cgroup directory in that hierarchy */
         char why[200];        /* why not usable */
-    } v2, memory, pids, cpu;  /* memory, pids, cpu: a v1 hierarchy, or the v2 one when the controller is there */
+    } v2, memory, pids,
+        cpu; /* memory, pids, cpu: a v1 hierarchy, or the v2 one when the controller is there */
     bool memory_is_v2, pids_is_v2, cpu_is_v2;
-    bool cgroup_kill;     /* cgroup.kill exists (Linux 5.14) */
+    bool cgroup_kill;       /* cgroup.kill exists (Linux 5.14) */
     bool clone_into_cgroup; /* clone3 CLONE_INTO_CGROUP works (Linux 5.7) */
-    bool pidns;           /* a PID namespace with its own /proc can be made */
+    bool pidns;             /* a PID namespace with its own /proc can be made */
     char pidns_why[200];
     enum spec_containment automatic; /* what `auto` means here */
 };

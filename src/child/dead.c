@@ -20,14 +20,16 @@
 static bool plausible(const char *cgroup)
 {
     const char *last = strrchr(cgroup, '/');
-    return cgroup[0] == '/' && last != NULL && strncmp(last, "/mandor-", 8) == 0 && strstr(cgroup, "/../") == NULL;
+    return cgroup[0] == '/' && last != NULL && strncmp(last, "/mandor-", 8) == 0 &&
+           strstr(cgroup, "/../") == NULL;
 }
 
 /* Remove each slot below the base, and the base. */
 static int empty_cgroup(const char *path)
 {
     int r = 0;
-    for (int64_t end = clock_mono_ms() + PATIENCE_MS, wait = 1; clock_mono_ms() < end; wait = MIN(wait * 2, (int64_t)20)) {
+    for (int64_t end = clock_mono_ms() + PATIENCE_MS, wait = 1; clock_mono_ms() < end;
+         wait = MIN(wait * 2, (int64_t)20)) {
         SCOPED_FD dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (dir < 0)
             return errno == ENOENT ? 0 : -errno;
@@ -46,7 +48,8 @@ static int empty_cgroup(const char *path)
 static int empty_limits(const char *path)
 {
     int r = 0;
-    for (int64_t end = clock_mono_ms() + PATIENCE_MS, wait = 1; clock_mono_ms() < end; wait = MIN(wait * 2, (int64_t)20)) {
+    for (int64_t end = clock_mono_ms() + PATIENCE_MS, wait = 1; clock_mono_ms() < end;
+         wait = MIN(wait * 2, (int64_t)20)) {
         r = cgroup_remove(path);
         if (r != -EBUSY)
             return r;
@@ -63,7 +66,8 @@ static int sweep_scratch(const char *scratch)
 {
     char mark[4096];
     (void)snprintf(mark, sizeof mark, "TMPDIR=%s/", scratch);
-    for (int64_t end = clock_mono_ms() + PATIENCE_MS, wait = 1; clock_mono_ms() < end; wait = MIN(wait * 2, (int64_t)20)) {
+    for (int64_t end = clock_mono_ms() + PATIENCE_MS, wait = 1; clock_mono_ms() < end;
+         wait = MIN(wait * 2, (int64_t)20)) {
         int alive = sweep_marked(mark);
         if (alive <= 0)
             return alive;
@@ -80,9 +84,11 @@ int nursery_empty_dead(const char *base_text, struct mandor_err *err)
     int r = json_parse(base_text, strlen(base_text), &base, err);
     if (r < 0)
         return err_wrap(err, r, "base containments of a dead worker");
-    if (json_unpack(base, "{s:s s:s s:s s:o}", "boot", &boot, "cgroup", &cgroup, "scratch", &scratch, "limits", &limits) != 0 ||
+    if (json_unpack(base, "{s:s s:s s:s s:o}", "boot", &boot, "cgroup", &cgroup, "scratch",
+                    &scratch, "limits", &limits) != 0 ||
         (*cgroup != 0 && !plausible(cgroup)) || *scratch != '/')
-        return err_set(err, -EINVAL, FAULT_CALLER, "base containments of a dead worker: not a text of mandor");
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "base containments of a dead worker: not a text of mandor");
 
     int first = 0;
     if (str_eq(boot, clock_boot_id())) { /* after a reboot only files are left */

@@ -22,7 +22,7 @@
 #include "child/sweep.h"
 #include "os/pidfd.h"
 
-#define MESSAGE_MAX 8192
+#define MESSAGE_MAX  8192
 #define SEND_WAIT_MS 2000 /* a guard that does not read for so long is stopped or lost */
 
 struct entry {
@@ -38,7 +38,9 @@ struct guard {
     siginfo_t end; /* the worker's */
 };
 
-static const int relayed[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT };
+static const int relayed[] = {
+    SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT
+};
 
 static sigset_t relayed_set(void)
 {
@@ -90,7 +92,8 @@ static void relay(struct guard *guard)
     while (RETRY_EINTR(read(guard->signals, &info, sizeof info)) == sizeof info) {
         (void)os_pidfd_signal(guard->pidfd, (int)info.ssi_signo);
         if (info.ssi_signo == SIGTSTP)
-            (void)kill(getpid(), SIGSTOP); /* ^Z means both of us; SIGCONT is relayed when we are back */
+            (void)kill(getpid(),
+                       SIGSTOP); /* ^Z means both of us; SIGCONT is relayed when we are back */
     }
 }
 
@@ -155,7 +158,8 @@ static int become_worker(void)
     if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0)
         return -errno;
     (void)setpgid(0, 0);
-    (void)signal(SIGTTOU, SIG_IGN); /* we are not the terminal's foreground group, but may write to it */
+    (void)signal(SIGTTOU,
+                 SIG_IGN);    /* we are not the terminal's foreground group, but may write to it */
     (void)sigemptyset(&none); /* whatever our caller had blocked, we must hear of it */
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
     return 0;
@@ -170,7 +174,8 @@ int guard_fork(int *ret_guard_fd, struct mandor_err *err)
     sigset_t set = relayed_set(), old;
     (void)sigaddset(&set, SIGCHLD);
     (void)sigprocmask(SIG_BLOCK, &set, &old); /* nothing is lost between fork and signalfd */
-    (void)signal(SIGCHLD, SIG_DFL); /* inherited as ignored it would let the kernel reap before we look */
+    (void)signal(SIGCHLD,
+                 SIG_DFL); /* inherited as ignored it would let the kernel reap before we look */
     pid_t worker = fork();
     if (worker == 0) {
         (void)close(pair[0]);

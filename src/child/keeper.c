@@ -18,7 +18,7 @@
 #include "os/spawn.h"
 
 #define ANSWER_WAIT_MS 200
-#define BIRTH_WAIT_MS 5000
+#define BIRTH_WAIT_MS  5000
 
 /* ---- the keeper's side ---- */
 
@@ -73,9 +73,12 @@ CHILD_SIDE static int set_up(int socket)
         syscall(SYS_setsid) < 0 || syscall(SYS_chdir, "/") < 0)
         r = -errno;
     (void)syscall(SYS_prctl, PR_SET_NAME, "mandor-keeper", 0, 0, 0);
+    (void)syscall(SYS_prctl, PR_SET_DUMPABLE, 0, 0, 0,
+                  0); /* nor is the rest of our copied memory a job's to read */
     /* What is mounted outside later appears in here; nothing of ours appears outside. */
-    if (r == 0 && (syscall(SYS_mount, "none", "/", NULL, MS_REC | MS_SLAVE, NULL) < 0 ||
-                   syscall(SYS_mount, "proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0))
+    if (r == 0 &&
+        (syscall(SYS_mount, "none", "/", NULL, MS_REC | MS_SLAVE, NULL) < 0 ||
+         syscall(SYS_mount, "proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0))
         r = -errno;
     /* The liveness lock, pipes, databases: none of them may be held by us. */
     if (r == 0 && (syscall(SYS_dup3, socket, 0, 0) < 0 || syscall(SYS_close_range, 1, ~0U, 0) < 0))
@@ -91,7 +94,8 @@ CHILD_SIDE static void keep(void *arg)
     if (ready)
         socket = 0;
     for (;;) {
-        if (syscall(SYS_sendto, socket, &answer, sizeof answer, MSG_NOSIGNAL, NULL, 0) < 0 || !ready)
+        if (syscall(SYS_sendto, socket, &answer, sizeof answer, MSG_NOSIGNAL, NULL, 0) < 0 ||
+            !ready)
             break;
         char request = 0;
         if (syscall(SYS_recvfrom, socket, &request, 1, 0, NULL, NULL) != 1)
@@ -221,7 +225,8 @@ struct keeper *keeper_free(struct kinship *kinship, struct keeper *keeper)
     if (keeper == NULL)
         return NULL;
     (void)keeper_kill(keeper);
-    (void)keeper_reap(kinship, keeper, true); /* its lock also waits for a sentinel that is looking at it */
+    (void)keeper_reap(kinship, keeper,
+                      true); /* its lock also waits for a sentinel that is looking at it */
     (void)close(keeper->pidfd);
     (void)close(keeper->socket);
     free(keeper);

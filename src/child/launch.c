@@ -3,7 +3,6 @@
  * All that a child needs is made before the clone: containment, directories, descriptors, environment, program path.  Each step
  * that fails names its stage; launch_release() then takes back whatever was made.
  */
-#include <dirent.h>
 #include <fcntl.h>
 #include <grp.h>
 #include <pwd.h>
@@ -15,11 +14,10 @@
 #include "child/child_int.h"
 #include "os/pidfd.h"
 
-#define DEFAULT_PATH "/usr/local/bin:/usr/bin:/bin"
-#define OOM_SCORE_ADJ 300
+#define DEFAULT_PATH   "/usr/local/bin:/usr/bin:/bin"
+#define OOM_SCORE_ADJ  300
 #define ARG_STRING_MAX 131072 /* MAX_ARG_STRLEN: 32 pages, execve(2) */
-#define FD_FLOOR 10           /* sources of dup2 stay clear of the child's 0..3 */
-#define FRESH_TRIES 1000
+#define FD_FLOOR       10     /* sources of dup2 stay clear of the child's 0..3 */
 
 /* What lives only during one launch. */
 struct launch {
@@ -86,9 +84,11 @@ static int make_stdio(struct launch *launch)
     int r = 0;
     if (want->want_stdin && (r = make_pipe(&pipes->in, &ends[0], false)) == 0)
         stdio[0] = ends[0];
-    if (r == 0 && !want->inherit_stdout && child->given[0] < 0 && (r = make_pipe(&pipes->out, &ends[1], true)) == 0)
+    if (r == 0 && !want->inherit_stdout && child->given[0] < 0 &&
+        (r = make_pipe(&pipes->out, &ends[1], true)) == 0)
         stdio[1] = ends[1];
-    if (r == 0 && !want->inherit_stderr && child->given[1] < 0 && (r = make_pipe(&pipes->err, &ends[2], true)) == 0)
+    if (r == 0 && !want->inherit_stderr && child->given[1] < 0 &&
+        (r = make_pipe(&pipes->err, &ends[2], true)) == 0)
         stdio[2] = ends[2];
     if (r == 0 && want->want_channel && (r = make_pipe(&pipes->channel, &ends[3], true)) == 0)
         stdio[3] = ends[3];
@@ -114,28 +114,12 @@ void launch_release(struct child *child)
 
 /* ---- directories ---- */
 
-/* Make a directory that did not exist; names of a dead attempt get a suffix. */
 static int make_fresh(struct child *child, const char *kind, char **ret)
 {
-    char *path = NULL;
-    for (int i = 0; i < FRESH_TRIES; i++) {
-        int n = i == 0 ? asprintf(&path, "%s/%s.%s", child->nursery->scratch, child->label, kind)
-                       : asprintf(&path, "%s/%s.%d.%s", child->nursery->scratch, child->label, i, kind);
-        if (n < 0)
-            return fail(child, STAGE_PREPARE, -ENOMEM, "make the job's directory");
-        if (mkdir(path, 0700) == 0) {
-            *ret = path;
-            return 0;
-        }
-        if (errno != EEXIST)
-            break;
-        free(path);
-        path = NULL;
-    }
-    int r = fail(child, STAGE_PREPARE, path == NULL ? -EEXIST : -errno, "make a fresh directory below '%s'",
-                 child->nursery->scratch);
-    free(path);
-    return r;
+    struct scratch *scratch = &child->nursery->scratch;
+    int r = scratch_take(scratch, child->label, kind, ret);
+    return r < 0 ? fail(child, STAGE_PREPARE, r, "make a fresh directory below '%s'", scratch->dir)
+                 : 0;
 }
 
 static int make_directories(struct launch *launch)
@@ -148,9 +132,10 @@ static int make_directories(struct launch *launch)
         return r;
 
     launch->plan.cwd = child->launch.cwd == NULL ? child->work_dir : child->launch.cwd;
-    if (launch->plan.set_user && (chown(child->tmp_dir, launch->plan.uid, launch->plan.gid) != 0 ||
-                                  (child->work_dir != NULL &&
-                                   chown(child->work_dir, launch->plan.uid, launch->plan.gid) != 0)))
+    if (launch->plan.set_user &&
+        (chown(child->tmp_dir, launch->plan.uid, launch->plan.gid) != 0 ||
+         (child->work_dir != NULL &&
+          chown(child->work_dir, launch->plan.uid, launch->plan.gid) != 0)))
         return fail(child, STAGE_PREPARE, -errno, "give the fresh directories to the job's user");
     return 0;
 }
@@ -191,7 +176,9 @@ static int find_user(struct launch *launch)
         struct group group_entry, *group_found = NULL;
         char group_buffer[16384];
         bool numeric = number_of(group, &number);
-        int r = numeric ? 0 : getgrnam_r(group, &group_entry, group_buffer, sizeof group_buffer, &group_found);
+        int r = numeric ? 0
+                        : getgrnam_r(group, &group_entry, group_buffer, sizeof group_buffer,
+                                     &group_found);
         if (group_found == NULL && !numeric)
             return fail(child, STAGE_USER, r == 0 ? -ENOENT : -r, "group '%s'", group);
         plan->gid = numeric ? (gid_t)number : group_entry.gr_gid;
@@ -250,8 +237,10 @@ static int make_environment(struct launch *launch)
 static int try_place(struct launch *launch, const char *dir, size_t dir_len, const char *name)
 {
     char *path = NULL;
-    const char *cwd = dir_len > 0 && *dir == '/' ? "" : launch->plan.cwd; /* a relative place is the job's */
-    if (asprintf(&path, "%s%s%.*s%s%s", cwd, *cwd == 0 ? "" : "/", (int)dir_len, dir, dir_len == 0 ? "" : "/", name) < 0)
+    const char *cwd =
+        dir_len > 0 && *dir == '/' ? "" : launch->plan.cwd; /* a relative place is the job's */
+    if (asprintf(&path, "%s%s%.*s%s%s", cwd, *cwd == 0 ? "" : "/", (int)dir_len, dir,
+                 dir_len == 0 ? "" : "/", name) < 0)
         return -ENOMEM;
 
     struct stat st;
@@ -289,7 +278,8 @@ static int find_program(struct launch *launch)
         more = *end != 0;
         place = end + 1;
     }
-    return fail(child, STAGE_LOOKUP, forbidden ? -EACCES : -ENOENT, "find '%s' in the job's PATH '%s'", name,
+    return fail(child, STAGE_LOOKUP, forbidden ? -EACCES : -ENOENT,
+                "find '%s' in the job's PATH '%s'", name,
                 launch->path_text == NULL ? DEFAULT_PATH : launch->path_text);
 }
 
@@ -300,16 +290,19 @@ static int explain_too_big(struct child *child)
 {
     for (int i = 0; child->launch.argv[i] != NULL; i++)
         if (strlen(child->launch.argv[i]) >= ARG_STRING_MAX)
-            return fail(child, STAGE_EXEC, -E2BIG, "argument %d has %zu bytes, at most %d are possible (use stdin)", i,
+            return fail(child, STAGE_EXEC, -E2BIG,
+                        "argument %d has %zu bytes, at most %d are possible (use stdin)", i,
                         strlen(child->launch.argv[i]), ARG_STRING_MAX - 1);
     for (int i = 0; child->launch.envp != NULL && child->launch.envp[i] != NULL; i++) {
         const char *var = child->launch.envp[i];
         if (strlen(var) >= ARG_STRING_MAX)
-            return fail(child, STAGE_EXEC, -E2BIG, "environment variable '%.*s' has %zu bytes, at most %d are possible",
-                        (int)MIN(strcspn(var, "="), (size_t)60), var, strlen(var), ARG_STRING_MAX - 1);
+            return fail(child, STAGE_EXEC, -E2BIG,
+                        "environment variable '%.*s' has %zu bytes, at most %d are possible",
+                        (int)MIN(strcspn(var, "="), (size_t)60), var, strlen(var),
+                        ARG_STRING_MAX - 1);
     }
-    return fail(child, STAGE_EXEC, -E2BIG, "arguments and environment together are too long for '%s'",
-                child->launch.argv[0]);
+    return fail(child, STAGE_EXEC, -E2BIG,
+                "arguments and environment together are too long for '%s'", child->launch.argv[0]);
 }
 
 static int explain_exec(struct launch *launch, int error)
@@ -319,9 +312,11 @@ static int explain_exec(struct launch *launch, int error)
     if (error == -E2BIG)
         return explain_too_big(child);
     if (error == -ENOEXEC)
-        return fail(child, STAGE_EXEC, error, "'%s' is neither a program nor a script that names its interpreter (#!)", path);
+        return fail(child, STAGE_EXEC, error,
+                    "'%s' is neither a program nor a script that names its interpreter (#!)", path);
     if (error == -ENOENT && *path == '/' && access(path, F_OK) == 0)
-        return fail(child, STAGE_EXEC, error, "'%s' is there, but the interpreter that it names is not", path);
+        return fail(child, STAGE_EXEC, error,
+                    "'%s' is there, but the interpreter that it names is not", path);
     return fail(child, STAGE_EXEC, error, "execute '%s'", path);
 }
 
@@ -341,7 +336,8 @@ static int explain(struct launch *launch)
     case SPAWN_STEP_RLIMIT:
         return fail(child, STAGE_RLIMIT, error, "set resource limits");
     case SPAWN_STEP_USER:
-        return fail(child, STAGE_USER, error, "become user '%s'", child->launch.user == NULL ? "" : child->launch.user);
+        return fail(child, STAGE_USER, error, "become user '%s'",
+                    child->launch.user == NULL ? "" : child->launch.user);
     case SPAWN_STEP_CHDIR:
         return fail(child, STAGE_CHDIR, error, "change to directory '%s'", launch->plan.cwd);
     case SPAWN_STEP_EXEC:
@@ -412,7 +408,8 @@ static int aim_sweep(struct launch *launch)
     struct sweep_target *target = &child->slot->target;
     target->mark = strdup(launch->tmp_var);
     target->subreaper = child->nursery->adopt_orphans;
-    return target->mark == NULL ? fail(child, STAGE_PREPARE, -ENOMEM, "remember the job's mark") : 0;
+    return target->mark == NULL ? fail(child, STAGE_PREPARE, -ENOMEM, "remember the job's mark")
+                                : 0;
 }
 
 static int launch_do(struct launch *launch)

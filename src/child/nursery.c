@@ -20,9 +20,9 @@
 #include "os/pidfd.h"
 #include "os/tree.h"
 
-#define REAP_BUDGET 256     /* a turn */
-#define JANITOR_MS 20       /* between tries to remove what was busy */
-#define CLOSE_TRIES 50
+#define REAP_BUDGET        256 /* a turn */
+#define JANITOR_MS         20  /* between tries to remove what was busy */
+#define CLOSE_TRIES        50
 #define GUARD_LOST_WAIT_MS 2000
 
 /* ---- the sentinel ---- */
@@ -47,7 +47,8 @@ static bool reap_one(struct nursery *nursery, pid_t pid)
         return true;
     }
     struct child *child = CONTAINER_OF(kin, struct child, kin);
-    if (child->state == CHILD_STARTING) { /* registered, but the spawner's answer is still on its way */
+    if (child->state ==
+        CHILD_STARTING) { /* registered, but the spawner's answer is still on its way */
         nursery->rescan = true;
         return false;
     }
@@ -118,6 +119,7 @@ struct chore {
     uv_work_t work;
     struct nursery *nursery;
     char *dirs[2];
+    bool reuse;   /* scratch_give() */
     bool left[2]; /* a directory that is not empty: a longer walk */
     int result;
     struct slot *slot;
@@ -150,7 +152,8 @@ static void trees_walked(uv_work_t *work, int status)
     (void)status;
     if (chore->result < 0) /* names are never used again, so the next job does not meet it */
         log_warn("remove scratch directories of '%s': %s, ignoring",
-                 chore->dirs[0] != NULL ? chore->dirs[0] : chore->dirs[1], strerror(-chore->result));
+                 chore->dirs[0] != NULL ? chore->dirs[0] : chore->dirs[1],
+                 strerror(-chore->result));
     chore_over(chore);
 }
 
@@ -158,7 +161,8 @@ static void chore_run(struct lane_task *task)
 {
     struct chore *chore = CONTAINER_OF(task, struct chore, task);
     for (int i = 0; i < 2; i++)
-        chore->left[i] = chore->dirs[i] != NULL && rmdir(chore->dirs[i]) != 0 && errno != ENOENT;
+        chore->left[i] = chore->dirs[i] != NULL &&
+                         !scratch_give(&chore->nursery->scratch, chore->dirs[i], chore->reuse);
     if (chore->slot != NULL && slot_destroy(&chore->nursery->yard, chore->slot) == 0)
         chore->slot = NULL;
 }
@@ -179,7 +183,8 @@ static void chore_done(struct lane_task *task)
         chore_over(chore);
 }
 
-static void push_chore(struct nursery *nursery, struct slot *slot, char *tmp_dir, char *work_dir)
+static void push_chore(struct nursery *nursery, struct slot *slot, char *tmp_dir, char *work_dir,
+                       bool reuse)
 {
     struct chore *chore = calloc(1, sizeof *chore);
     if (chore == NULL) { /* the next start's sweep finds them */
@@ -191,6 +196,7 @@ static void push_chore(struct nursery *nursery, struct slot *slot, char *tmp_dir
     *chore = (struct chore){ .task = { .run = chore_run, .done = chore_done },
                              .nursery = nursery,
                              .dirs = { tmp_dir, work_dir },
+                             .reuse = reuse,
                              .slot = slot };
     nursery->chores++;
     lane_push(nursery->spawner, &chore->task);
@@ -201,7 +207,7 @@ static void on_janitor(uv_timer_t *timer)
     struct nursery *nursery = timer->data;
     OBJ_CHECK(nursery, NURSERY_MAGIC);
     for (struct list *node; (node = list_pop_front(&nursery->trash)) != NULL;)
-        push_chore(nursery, LIST_ENTRY(node, struct slot, node), NULL, NULL);
+        push_chore(nursery, LIST_ENTRY(node, struct slot, node), NULL, NULL, false);
 }
 
 void nursery_tidy(struct nursery *nursery, struct child *child)
@@ -210,7 +216,8 @@ void nursery_tidy(struct nursery *nursery, struct child *child)
     if (child->slot != NULL)
         rest = slot_give(&nursery->yard, STEAL(child->slot), !child->killed);
     if (rest != NULL || child->tmp_dir != NULL || child->work_dir != NULL)
-        push_chore(nursery, rest, STEAL(child->tmp_dir), STEAL(child->work_dir));
+        push_chore(nursery, rest, STEAL(child->tmp_dir), STEAL(child->work_dir),
+                   !child->killed && child->as_ourselves);
 }
 
 /* ---- the guard ---- */
@@ -218,9 +225,12 @@ void nursery_tidy(struct nursery *nursery, struct child *child)
 static void guard_lost_over(struct nursery *nursery)
 {
     (void)uv_timer_stop(&nursery->last_wait);
-    SCOPED_FD base = nursery->yard.base[0] == 0 ? -1 : open(nursery->yard.base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    SCOPED_FD base = nursery->yard.base[0] == 0
+                         ? -1
+                         : open(nursery->yard.base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (base >= 0)
-        (void)cgroup_kill(base); /* the caller exits now: also what could not be stopped one by one */
+        (void)cgroup_kill(
+            base); /* the caller exits now: also what could not be stopped one by one */
     if (nursery->on_guard_lost != NULL)
         nursery->on_guard_lost(nursery->arg);
 }
@@ -271,28 +281,12 @@ static int make_base_text(struct nursery *nursery)
     for (int i = 0; i < SLOT_LIMITS; i++)
         if (yard->limit_base[i][0] != 0)
             (void)json_array_append_new(limits, json_string(yard->limit_base[i]));
-    SCOPED_JSON *base = json_pack("{s:i s:s s:s s:i s:s s:s s:s s:O}", "v", 1, "boot", clock_boot_id(), "name",
-                                  nursery->name, "pid", (int)getpid(), "rung",
-                                  spec_containment_name(yard->host.automatic), "cgroup", yard->base, "scratch",
-                                  nursery->scratch, "limits", limits);
+    SCOPED_JSON *base = json_pack("{s:i s:s s:s s:i s:s s:s s:s s:O}", "v", 1, "boot",
+                                  clock_boot_id(), "name", nursery->name, "pid", (int)getpid(),
+                                  "rung", spec_containment_name(yard->host.automatic), "cgroup",
+                                  yard->base, "scratch", nursery->scratch.dir, "limits", limits);
     nursery->base_text = base == NULL ? NULL : json_text(base);
     return nursery->base_text == NULL ? -ENOMEM : 0;
-}
-
-/* mkdir -p; others may pass through the last one: jobs that run as another user. */
-static int make_path(const char *path)
-{
-    SCOPED_FREE char *copy = strdup(path);
-    if (copy == NULL)
-        return -ENOMEM;
-    for (char *at = copy + 1; *at != 0; at++)
-        if (*at == '/') {
-            *at = 0;
-            if (mkdir(copy, 0700) != 0 && errno != EEXIST)
-                return -errno;
-            *at = '/';
-        }
-    return mkdir(copy, 0711) != 0 && errno != EEXIST ? -errno : 0;
 }
 
 static int make_scratch(struct nursery *nursery, const char *dir, struct mandor_err *err)
@@ -303,10 +297,11 @@ static int make_scratch(struct nursery *nursery, const char *dir, struct mandor_
         if (getcwd(cwd, sizeof cwd) == NULL || asprintf(&full, "%s/%s", cwd, dir) < 0)
             return err_set(err, -errno, FAULT_HOST, "find the current directory");
     }
-    if (full == NULL || asprintf(&nursery->scratch, "%s/%s", full, nursery->name) < 0)
+    SCOPED_FREE char *own = NULL;
+    if (full == NULL || asprintf(&own, "%s/%s", full, nursery->name) < 0)
         return err_set(err, -ENOMEM, FAULT_HOST, "name the scratch directory");
-    int r = make_path(nursery->scratch);
-    return r < 0 ? err_set(err, r, FAULT_HOST, "make scratch directory '%s'", nursery->scratch) : 0;
+    int r = scratch_init(&nursery->scratch, own);
+    return r < 0 ? err_set(err, r, FAULT_HOST, "make scratch directory '%s'", own) : 0;
 }
 
 /* Many jobs need many descriptors.  The jobs get the limit that we were started with. */
@@ -380,7 +375,7 @@ static void on_handle_closed(uv_handle_t *handle)
     if (nursery->dev_null >= 0)
         (void)close(nursery->dev_null);
     free(nursery->name);
-    free(nursery->scratch);
+    scratch_done(&nursery->scratch);
     free(nursery->base_text);
     OBJ_FINI(nursery);
     free(nursery);
@@ -442,7 +437,8 @@ int nursery_new(uv_loop_t *loop, const struct nursery_options *options, struct n
     if (r == 0 && (r = make_base_text(nursery)) < 0)
         (void)err_set(err, r, FAULT_HOST, "name the base containments");
     /* Registered before anything can be cloned into it. */
-    if (r == 0 && nursery->guard_fd >= 0 && (r = guard_register(nursery->guard_fd, nursery->base_text)) < 0)
+    if (r == 0 && nursery->guard_fd >= 0 &&
+        (r = guard_register(nursery->guard_fd, nursery->base_text)) < 0)
         (void)err_set(err, r, FAULT_HOST, "register with the guard");
     if (r == 0 && (r = watch_events(nursery)) < 0)
         (void)err_set(err, r, FAULT_HOST, "watch for the ends of children");
@@ -473,7 +469,7 @@ static void last_run(struct lane_task *task)
 {
     struct last_task *last = CONTAINER_OF(task, struct last_task, task);
     yard_done(&last->nursery->yard);
-    (void)tree_remove(last->nursery->scratch);
+    (void)tree_remove(last->nursery->scratch.dir);
 }
 
 /* Not from inside lane_drain(): the lanes end here. */
@@ -518,7 +514,8 @@ static void try_close(struct nursery *nursery)
     nursery->closing = false; /* once */
     struct last_task *last = calloc(1, sizeof *last);
     BUG_ON(last == NULL);
-    *last = (struct last_task){ .task = { .run = last_run, .done = last_done }, .nursery = nursery };
+    *last =
+        (struct last_task){ .task = { .run = last_run, .done = last_done }, .nursery = nursery };
     lane_push(nursery->spawner, &last->task);
 }
 

@@ -13,16 +13,19 @@
 #include "child/probe.h"
 
 #define CPU_PERIOD_US 100000
-#define NAME_TRIES 10000 /* numbers that a dead worker of the same name may have left behind */
+#define NAME_TRIES    10000 /* numbers that a dead worker of the same name may have left behind */
 
 static const char *const controller[SLOT_LIMITS] = { "memory", "pids", "cpu" };
-const char *const limit_names[6] = { "memory", "pids", "cpu", "cpu_time", "open_files", "file_size" };
+const char *const limit_names[6] = {
+    "memory", "pids", "cpu", "cpu_time", "open_files", "file_size"
+};
 
 unsigned limits_asked(const struct spec_limits *limits)
 {
     return (limits->memory_bytes > 0 ? LIMIT_MEMORY : 0u) | (limits->pids > 0 ? LIMIT_PIDS : 0u) |
            (limits->cpu > 0 ? LIMIT_CPU : 0u) | (limits->cpu_time_ms > 0 ? LIMIT_CPU_TIME : 0u) |
-           (limits->open_files > 0 ? LIMIT_OPEN_FILES : 0u) | (limits->file_size_bytes > 0 ? LIMIT_FILE_SIZE : 0u);
+           (limits->open_files > 0 ? LIMIT_OPEN_FILES : 0u) |
+           (limits->file_size_bytes > 0 ? LIMIT_FILE_SIZE : 0u);
 }
 
 static bool has_cgroup(enum spec_containment rung)
@@ -35,9 +38,12 @@ static bool has_keeper(enum spec_containment rung)
     return rung == CONTAIN_PIDNS || rung == CONTAIN_STRICT;
 }
 
-static const struct contain_hierarchy *limit_host(const struct contain_host *host, int limit, bool *ret_v2)
+static const struct contain_hierarchy *limit_host(const struct contain_host *host, int limit,
+                                                  bool *ret_v2)
 {
-    *ret_v2 = limit == SLOT_MEMORY ? host->memory_is_v2 : limit == SLOT_PIDS ? host->pids_is_v2 : host->cpu_is_v2;
+    *ret_v2 = limit == SLOT_MEMORY ? host->memory_is_v2
+              : limit == SLOT_PIDS ? host->pids_is_v2
+                                   : host->cpu_is_v2;
     return limit == SLOT_MEMORY ? &host->memory : limit == SLOT_PIDS ? &host->pids : &host->cpu;
 }
 
@@ -52,7 +58,8 @@ static void delegate(struct yard *yard)
     SCOPED_FD own = open(host->v2.base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     char passed[512] = "", self[CGROUP_PATH_MAX + 160], pid[16];
     (void)cgroup_read(own, "cgroup.subtree_control", passed, sizeof passed);
-    if (!probe_word(passed, "memory") && cgroup_write(own, "cgroup.subtree_control", "+memory +pids +cpu") < 0) {
+    if (!probe_word(passed, "memory") &&
+        cgroup_write(own, "cgroup.subtree_control", "+memory +pids +cpu") < 0) {
         (void)snprintf(self, sizeof self, "%s/%s-self", host->v2.base, yard->name);
         (void)mkdir(self, 0755);
         SCOPED_FD leaf = open(self, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -68,7 +75,8 @@ static void delegate(struct yard *yard)
             struct contain_hierarchy *all[] = { &host->memory, &host->pids, &host->cpu };
             for (size_t i = 0; i < ARRAY_LEN(all); i++) {
                 all[i]->usable = false;
-                (void)snprintf(all[i]->why, sizeof all[i]->why, "pass the controllers on: %s", strerror(-r));
+                (void)snprintf(all[i]->why, sizeof all[i]->why, "pass the controllers on: %s",
+                               strerror(-r));
             }
         }
     }
@@ -88,7 +96,8 @@ static int make_base(const char *own, const char *name, char ret[CGROUP_PATH_MAX
     return r;
 }
 
-int yard_init(struct yard *yard, const char *worker, struct kinship *kinship, struct mandor_err *err)
+int yard_init(struct yard *yard, const char *worker, struct kinship *kinship,
+              struct mandor_err *err)
 {
     *yard = (struct yard){ .kinship = kinship, .own_pidns = -1 };
     (void)pthread_mutex_init(&yard->lock, NULL);
@@ -102,14 +111,16 @@ int yard_init(struct yard *yard, const char *worker, struct kinship *kinship, st
     if (yard->host.v2.usable) {
         int r = make_base(yard->host.v2.base, yard->name, yard->base);
         if (r < 0)
-            return err_set(err, r, FAULT_HOST, "make cgroup '%s/%s'", yard->host.v2.base, yard->name);
+            return err_set(err, r, FAULT_HOST, "make cgroup '%s/%s'", yard->host.v2.base,
+                           yard->name);
         delegate(yard);
     }
     for (int i = 0; i < SLOT_LIMITS; i++) { /* version 1 bases are made when a job needs them */
         bool v2;
         const struct contain_hierarchy *where = limit_host(&yard->host, i, &v2);
         if (where->usable && !v2)
-            (void)snprintf(yard->limit_base[i], CGROUP_PATH_MAX, "%.380s/%s", where->base, yard->name);
+            (void)snprintf(yard->limit_base[i], CGROUP_PATH_MAX, "%.380s/%s", where->base,
+                           yard->name);
     }
     yard->own_pidns = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
     return 0;
@@ -205,7 +216,8 @@ static int make_cgroup(struct yard *yard, struct slot *slot)
 {
     char path[CGROUP_PATH_MAX];
     for (int try = 0; try < NAME_TRIES; try++) {
-        (void)snprintf(slot->name, sizeof slot->name, "s%" PRId64, (int64_t)atomic_fetch_add(&yard->next, 1));
+        (void)snprintf(slot->name, sizeof slot->name, "s%" PRId64,
+                       (int64_t)atomic_fetch_add(&yard->next, 1));
         slot_path(path, yard->base, slot);
         if (mkdir(path, 0755) == 0) {
             slot->cgroup = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -213,7 +225,8 @@ static int make_cgroup(struct yard *yard, struct slot *slot)
                 slot->events = openat(slot->cgroup, "cgroup.events", O_RDONLY | O_CLOEXEC);
             return slot->events < 0 ? -errno : 0;
         }
-        if (errno == ENOENT) { /* an empty base may have been swept away by a successor of the same name */
+        if (errno ==
+            ENOENT) { /* an empty base may have been swept away by a successor of the same name */
             (void)mkdir(yard->base, 0755);
             continue;
         }
@@ -223,7 +236,8 @@ static int make_cgroup(struct yard *yard, struct slot *slot)
     return -EEXIST;
 }
 
-static int slot_make(struct yard *yard, enum spec_containment rung, struct slot **ret, struct mandor_err *err)
+static int slot_make(struct yard *yard, enum spec_containment rung, struct slot **ret,
+                     struct mandor_err *err)
 {
     struct slot *slot = slot_alloc(rung);
     if (slot == NULL)
@@ -233,7 +247,8 @@ static int slot_make(struct yard *yard, enum spec_containment rung, struct slot 
     if (has_cgroup(rung))
         r = make_cgroup(yard, slot);
     else
-        (void)snprintf(slot->name, sizeof slot->name, "%c%" PRId64, rung == CONTAIN_PIDNS ? 'n' : 'g',
+        (void)snprintf(slot->name, sizeof slot->name, "%c%" PRId64,
+                       rung == CONTAIN_PIDNS ? 'n' : 'g',
                        (int64_t)atomic_fetch_add(&yard->next, 1));
     if (r < 0)
         (void)err_set(err, r, FAULT_HOST, "make a cgroup below '%s'", yard->base);
@@ -284,7 +299,8 @@ static int set_memory(struct slot *slot, int dir, bool v2, int64_t bytes)
 
 static int set_cpu(int dir, bool v2, double cores)
 {
-    int64_t quota = MAX((int64_t)llround(cores * CPU_PERIOD_US), (int64_t)1000); /* the kernel's least */
+    int64_t quota =
+        MAX((int64_t)llround(cores * CPU_PERIOD_US), (int64_t)1000); /* the kernel's least */
     char text[64];
     if (v2) {
         (void)snprintf(text, sizeof text, "%" PRId64 " %d", quota, CPU_PERIOD_US);
@@ -303,7 +319,8 @@ static int limit_dir(struct yard *yard, struct slot *slot, int limit, bool v2)
     if (mkdir(yard->limit_base[limit], 0755) != 0 && errno != EEXIST)
         return -errno;
     slot_path(path, yard->limit_base[limit], slot);
-    if (mkdir(path, 0755) != 0 && errno != EEXIST) /* left by a dead worker: limits are set anew, nothing else is in it */
+    if (mkdir(path, 0755) != 0 &&
+        errno != EEXIST) /* left by a dead worker: limits are set anew, nothing else is in it */
         return -errno;
     int dir = slot->v1[limit].dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir < 0)
@@ -312,36 +329,41 @@ static int limit_dir(struct yard *yard, struct slot *slot, int limit, bool v2)
     return slot->v1[limit].procs < 0 ? -errno : dir;
 }
 
-static int set_limit(struct yard *yard, struct slot *slot, int limit, const struct spec_limits *limits,
-                     struct mandor_err *err)
+static int set_limit(struct yard *yard, struct slot *slot, int limit,
+                     const struct spec_limits *limits, struct mandor_err *err)
 {
     bool v2;
     const struct contain_hierarchy *where = limit_host(&yard->host, limit, &v2);
     if (!where->usable)
-        return err_set(err, -EOPNOTSUPP, FAULT_JOB, "limit '%s' cannot be enforced on this host: %s",
-                       controller[limit], where->why);
+        return err_set(err, -EOPNOTSUPP, FAULT_JOB,
+                       "limit '%s' cannot be enforced on this host: %s", controller[limit],
+                       where->why);
     if (v2 && slot->cgroup < 0)
-        return err_set(err, -EOPNOTSUPP, FAULT_JOB, "limit '%s' cannot be enforced with containment '%s'",
-                       controller[limit], spec_containment_name(slot->rung));
+        return err_set(err, -EOPNOTSUPP, FAULT_JOB,
+                       "limit '%s' cannot be enforced with containment '%s'", controller[limit],
+                       spec_containment_name(slot->rung));
 
     slot->kept = false;
     int dir = limit_dir(yard, slot, limit, v2);
-    int r = dir < 0               ? dir
-            : limit == SLOT_PIDS  ? write_number(dir, "pids.max", limits->pids)
-            : limit == SLOT_CPU   ? set_cpu(dir, v2, limits->cpu)
-                                  : set_memory(slot, dir, v2, limits->memory_bytes);
+    int r = dir < 0              ? dir
+            : limit == SLOT_PIDS ? write_number(dir, "pids.max", limits->pids)
+            : limit == SLOT_CPU  ? set_cpu(dir, v2, limits->cpu)
+                                 : set_memory(slot, dir, v2, limits->memory_bytes);
     slot->memory_limited |= r == 0 && limit == SLOT_MEMORY;
     if (r < 0)
-        return err_set(err, -EOPNOTSUPP, FAULT_JOB, "limit '%s' cannot be enforced: set it in '%s': %s",
-                       controller[limit], where->base, strerror(-r));
+        return err_set(err, -EOPNOTSUPP, FAULT_JOB,
+                       "limit '%s' cannot be enforced: set it in '%s': %s", controller[limit],
+                       where->base, strerror(-r));
     return 0;
 }
 
 static int set_limits(struct yard *yard, struct slot *slot, const struct spec_limits *limits,
-                      enum spec_limits_policy policy, unsigned *ret_enforced, struct mandor_err *err)
+                      enum spec_limits_policy policy, unsigned *ret_enforced,
+                      struct mandor_err *err)
 {
     unsigned asked = limits_asked(limits);
-    unsigned enforced = asked & (LIMIT_CPU_TIME | LIMIT_OPEN_FILES | LIMIT_FILE_SIZE); /* rlimits always hold */
+    unsigned enforced =
+        asked & (LIMIT_CPU_TIME | LIMIT_OPEN_FILES | LIMIT_FILE_SIZE); /* rlimits always hold */
     for (int i = 0; i < SLOT_LIMITS; i++) {
         if ((asked & 1u << i) == 0)
             continue;
@@ -361,7 +383,8 @@ static int check_rung(const struct yard *yard, enum spec_containment rung, struc
 {
     const struct contain_host *host = &yard->host;
     if (has_cgroup(rung) && yard->base[0] == 0)
-        return err_set(err, -EOPNOTSUPP, FAULT_JOB, "containment '%s' cannot be had: cgroup version 2: %s",
+        return err_set(err, -EOPNOTSUPP, FAULT_JOB,
+                       "containment '%s' cannot be had: cgroup version 2: %s",
                        spec_containment_name(rung), host->v2.why);
     if (has_keeper(rung) && !host->pidns)
         return err_set(err, -EOPNOTSUPP, FAULT_JOB, "containment '%s' cannot be had: %s",
@@ -392,7 +415,8 @@ static struct slot *take_idle(struct yard *yard, enum spec_containment rung)
 }
 
 int slot_take(struct yard *yard, enum spec_containment rung, const struct spec_limits *limits,
-              enum spec_limits_policy policy, struct slot **ret, unsigned *ret_enforced, struct mandor_err *err)
+              enum spec_limits_policy policy, struct slot **ret, unsigned *ret_enforced,
+              struct mandor_err *err)
 {
     if (rung == CONTAIN_AUTO)
         rung = yard->host.automatic;
@@ -432,12 +456,14 @@ void slot_plan(const struct slot *slot, const struct spec_limits *limits, struct
         if (slot->v1[i].procs >= 0)
             plan->joins[plan->join_count++] = slot->v1[i].procs;
 
-    if (limits->cpu_time_ms > 0) { /* whole seconds; a second later what ignores SIGXCPU is killed */
+    if (limits->cpu_time_ms >
+        0) { /* whole seconds; a second later what ignores SIGXCPU is killed */
         rlim_t seconds = (rlim_t)((limits->cpu_time_ms + 999) / 1000);
         add_rlimit(plan, RLIMIT_CPU, seconds, seconds + 1);
     }
     if (limits->file_size_bytes > 0)
-        add_rlimit(plan, RLIMIT_FSIZE, (rlim_t)limits->file_size_bytes, (rlim_t)limits->file_size_bytes);
+        add_rlimit(plan, RLIMIT_FSIZE, (rlim_t)limits->file_size_bytes,
+                   (rlim_t)limits->file_size_bytes);
     if (limits->open_files > 0)
         add_rlimit(plan, RLIMIT_NOFILE, (rlim_t)limits->open_files, (rlim_t)limits->open_files);
 }
@@ -486,7 +512,7 @@ int slot_count(struct yard *yard, struct slot *slot)
 
 int slot_terminate(struct yard *yard, struct slot *slot)
 {
-    int r = slot->cgroup >= 0       ? cgroup_terminate(slot->cgroup)
+    int r = slot->cgroup >= 0      ? cgroup_terminate(slot->cgroup)
             : slot->keeper != NULL ? keeper_terminate(slot->keeper)
                                    : sweep_terminate(&slot->target, yard->kinship, alone(yard));
     return MIN(r, 0);

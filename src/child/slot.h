@@ -29,19 +29,19 @@ struct slot {
     struct {
         int dir, procs; /* a version 1 directory of its own and its cgroup.procs; -1 = none */
     } v1[SLOT_LIMITS];
-    int oom_event;         /* eventfd of memory.oom_control, or -1 */
+    int oom_event; /* eventfd of memory.oom_control, or -1 */
     bool memory_limited;
-    struct keeper *keeper; /* pidns, strict */
+    struct keeper *keeper;      /* pidns, strict */
     struct sweep_target target; /* group */
 };
 
 struct yard {
     struct contain_host host;
     struct kinship *kinship;
-    char name[128];              /* mandor-<worker> */
-    char base[CGROUP_PATH_MAX];  /* version 2 base; "" = none */
+    char name[128];             /* mandor-<worker> */
+    char base[CGROUP_PATH_MAX]; /* version 2 base; "" = none */
     char limit_base[SLOT_LIMITS][CGROUP_PATH_MAX];
-    int own_pidns;               /* /proc/self/ns/pid, or -1 */
+    int own_pidns; /* /proc/self/ns/pid, or -1 */
     pthread_mutex_t lock;
     struct list idle;            /* under lock */
     _Atomic int64_t next;        /* number of the next slot */
@@ -49,7 +49,8 @@ struct yard {
 };
 
 /* Make the base containments.  Blocking. */
-MUST_CHECK int yard_init(struct yard *yard, const char *worker, struct kinship *kinship, struct mandor_err *err);
+MUST_CHECK int yard_init(struct yard *yard, const char *worker, struct kinship *kinship,
+                         struct mandor_err *err);
 /* Destroy the idle slots and remove the bases.  Blocking. */
 void yard_done(struct yard *yard);
 /* Take one idle slot out, to destroy it; NULL when there is none. */
@@ -69,9 +70,9 @@ extern const char *const limit_names[6]; /* by bit number */
 
 /* Lend a slot of this rung (CONTAIN_AUTO: the host's) with these limits.  ret_enforced: LIMIT_ bits that hold.
  * Returns 0, -EOPNOTSUPP (the rung, or with LIMITS_STRICT a limit, cannot be had here) or -errno.  Spawner thread. */
-MUST_CHECK int slot_take(struct yard *yard, enum spec_containment rung, const struct spec_limits *limits,
-                         enum spec_limits_policy policy, struct slot **ret, unsigned *ret_enforced,
-                         struct mandor_err *err);
+MUST_CHECK int slot_take(struct yard *yard, enum spec_containment rung,
+                         const struct spec_limits *limits, enum spec_limits_policy policy,
+                         struct slot **ret, unsigned *ret_enforced, struct mandor_err *err);
 /* The containment's part of a plan.  Limits that are rlimits are in it too. */
 void slot_plan(const struct slot *slot, const struct spec_limits *limits, struct spawn_plan *plan);
 /* Around the clone: this thread's children are born in the slot's PID namespace.  0 or -errno.  slot_leave cannot fail but

@@ -13,9 +13,9 @@
 #include "base/metrics.h"
 #include "child/child_int.h"
 
-#define WAIT_FIRST_MS 1
-#define WAIT_MAX_MS 50
-#define WAIT_PENDING_MS 100 /* for what does not die */
+#define WAIT_FIRST_MS    1
+#define WAIT_MAX_MS      50
+#define WAIT_PENDING_MS  100 /* for what does not die */
 #define PENDING_AFTER_MS 1000
 
 static bool leader_reaped(const struct child *child)
@@ -43,7 +43,8 @@ static void look_again_in(struct child *child, int64_t ms)
 /* The next look: soon at first, since waiting for cgroup.events' notification costs 15 ms, then ever less often. */
 static void look_again_later(struct child *child, int64_t at_most_ms)
 {
-    bool pending = child->kill_began_at_ms > 0 && clock_mono_ms() - child->kill_began_at_ms > PENDING_AFTER_MS;
+    bool pending =
+        child->kill_began_at_ms > 0 && clock_mono_ms() - child->kill_began_at_ms > PENDING_AFTER_MS;
     look_again_in(child, MIN((int64_t)child->wait_ms, at_most_ms));
     child->wait_ms = MIN(child->wait_ms * 2, pending ? WAIT_PENDING_MS : WAIT_MAX_MS);
 }
@@ -88,7 +89,8 @@ static void stop_done(struct lane_task *task)
     child->stop_busy = false;
     bool began_reaped = child->op_began_reaped;
     if (child->op_result < 0)
-        log_debug("child", "child %s: stop operation %d: %s", child->label, (int)child->op, strerror(-child->op_result));
+        log_debug("child", "child %s: stop operation %d: %s", child->label, (int)child->op,
+                  strerror(-child->op_result));
 
     if (child->op == OP_KILL && child->op_result != 0)
         killed_some(child, child->op_result, !began_reaped);

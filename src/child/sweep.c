@@ -7,7 +7,8 @@
 
 #include "os/pidfd.h"
 
-#define STOP_PASSES 24 /* a tree that forks faster than it is listed is met again in the next round */
+#define STOP_PASSES \
+    24 /* a tree that forks faster than it is listed is met again in the next round */
 #define KILL_ROUNDS 64
 
 void sweep_done(struct sweep_target *target)
@@ -67,7 +68,8 @@ static void keep_living(struct proc_pids *members)
     members->count = kept;
 }
 
-int sweep_members(struct sweep_target *target, struct kinship *kinship, bool alone, struct proc_pids *members)
+int sweep_members(struct sweep_target *target, struct kinship *kinship, bool alone,
+                  struct proc_pids *members)
 {
     int r = target->leader > 0 ? take_tree(target, target->leader, members) : 0;
 
@@ -78,8 +80,9 @@ int sweep_members(struct sweep_target *target, struct kinship *kinship, bool alo
         pid_t pid = candidates.pid[i];
         struct kin *kin = NULL;
         struct proc_stat stat;
-        if (pid == getpid() || proc_pids_has(members, pid) || kin_find(kinship, pid, &kin) != 0 || kin != NULL ||
-            proc_stat_read(pid, &stat) != 0 || (target->subreaper && stat.ppid != getpid()))
+        if (pid == getpid() || proc_pids_has(members, pid) || kin_find(kinship, pid, &kin) != 0 ||
+            kin != NULL || proc_stat_read(pid, &stat) != 0 ||
+            (target->subreaper && stat.ppid != getpid()))
             continue;
         if (belongs(target, &stat, alone))
             r = take_tree(target, pid, members);
@@ -119,7 +122,8 @@ int sweep_terminate(struct sweep_target *target, struct kinship *kinship, bool a
 }
 
 /* SIGSTOP whatever is found until a listing holds nothing new. */
-static int stop_all(struct sweep_target *target, struct kinship *kinship, bool alone, struct proc_pids *stopped)
+static int stop_all(struct sweep_target *target, struct kinship *kinship, bool alone,
+                    struct proc_pids *stopped)
 {
     for (int pass = 0; pass < STOP_PASSES; pass++) {
         struct proc_pids members = { 0 };
@@ -167,7 +171,8 @@ void sweep_own_children(void)
         children.count = 0;
         if (proc_children(getpid(), &children) == 0)
             for (size_t i = 0; i < children.count; i++)
-                (void)kill(children.pid[i], SIGKILL); /* an unreaped child of ours: the number is its own */
+                (void)kill(children.pid[i],
+                           SIGKILL); /* an unreaped child of ours: the number is its own */
         pid_t pid;
         while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
             wait_ms = 0;

@@ -14,10 +14,11 @@
 #include "os/proc.h"
 
 struct sweep_target {
-    pid_t leader;        /* 0 once it is reaped */
-    pid_t session;       /* the leader's own */
-    char *mark;          /* "TMPDIR=/…/1.2.tmp" */
-    bool subreaper;      /* orphans come to us; otherwise all of /proc is searched for session and mark */
+    pid_t leader;  /* 0 once it is reaped */
+    pid_t session; /* the leader's own */
+    char *mark;    /* "TMPDIR=/…/1.2.tmp" */
+    bool
+        subreaper; /* orphans come to us; otherwise all of /proc is searched for session and mark */
     struct proc_pids seen; /* members of earlier walks, with sessions of theirs */
     struct proc_pids sessions;
 };
@@ -25,7 +26,8 @@ struct sweep_target {
 void sweep_done(struct sweep_target *target);
 
 /* Append the live members (no zombies).  alone: no other attempt of this rung is alive.  0 or -errno.  Killer thread. */
-MUST_CHECK int sweep_members(struct sweep_target *target, struct kinship *kinship, bool alone, struct proc_pids *members);
+MUST_CHECK int sweep_members(struct sweep_target *target, struct kinship *kinship, bool alone,
+                             struct proc_pids *members);
 
 /* SIGTERM to each member once; returns how many, or -errno. */
 int sweep_terminate(struct sweep_target *target, struct kinship *kinship, bool alone);

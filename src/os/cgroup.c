@@ -10,8 +10,8 @@
 
 #include "os/pidfd.h"
 
-#define DEPTH_MAX 32        /* nested cgroups that a job may have made */
-#define FREEZE_WAIT_MS 50   /* a process in uninterruptible sleep does not freeze: go on without it */
+#define DEPTH_MAX      32 /* nested cgroups that a job may have made */
+#define FREEZE_WAIT_MS 50 /* a process in uninterruptible sleep does not freeze: go on without it */
 
 /* Is word one of the items of a list that is separated by commas and ends at end? */
 static bool list_has(const char *list, const char *end, const char *word)
@@ -41,7 +41,8 @@ int cgroup_parse_self(const char *text, const char *controller, char ret[CGROUP_
     while (*text != 0) { /* number:controllers:path */
         const char *end = strchrnul(text, '\n');
         const char *first = memchr(text, ':', (size_t)(end - text));
-        const char *second = first == NULL ? NULL : memchr(first + 1, ':', (size_t)(end - first - 1));
+        const char *second =
+            first == NULL ? NULL : memchr(first + 1, ':', (size_t)(end - first - 1));
         if (second != NULL) {
             bool hit = *controller == 0 ? second == first + 1 && *text == '0'
                                         : list_has(first + 1, second, controller);
@@ -58,8 +59,8 @@ static void unescape(char *text)
 {
     char *to = text;
     for (const char *from = text; *from != 0; to++) {
-        if (from[0] == '\\' && from[1] >= '0' && from[1] <= '3' && from[2] >= '0' && from[2] <= '7' &&
-            from[3] >= '0' && from[3] <= '7') {
+        if (from[0] == '\\' && from[1] >= '0' && from[1] <= '3' && from[2] >= '0' &&
+            from[2] <= '7' && from[3] >= '0' && from[3] <= '7') {
             *to = (char)((from[1] - '0') << 6 | (from[2] - '0') << 3 | (from[3] - '0'));
             from += 4;
         } else {
@@ -85,7 +86,8 @@ int cgroup_parse_mount(const char *text, const char *controller, char ret_point[
             sscanf(tail, " - %31s %*s %511s", type, super) != 2)
             continue;
         bool hit = *controller == 0 ? str_eq(type, "cgroup2")
-                                    : str_eq(type, "cgroup") && list_has(super, super + strlen(super), controller);
+                                    : str_eq(type, "cgroup") &&
+                                          list_has(super, super + strlen(super), controller);
         if (!hit)
             continue;
         unescape(root);
@@ -222,7 +224,8 @@ static int own_pids(int dir, struct proc_pids *pids)
 }
 
 /* Call fn for each directory below dir, deepest first is fn's own affair; stops at the first error. */
-static int each_below(int dir, int depth, int (*fn)(int parent, const char *name, int depth, void *arg), void *arg)
+static int each_below(int dir, int depth,
+                      int (*fn)(int parent, const char *name, int depth, void *arg), void *arg)
 {
     struct stat st;
     if (fstat(dir, &st) != 0)
@@ -292,7 +295,8 @@ static int freeze(int dir)
 int cgroup_terminate(int dir)
 {
     struct proc_pids pids = { 0 }, again = { 0 };
-    (void)freeze(dir); /* without it a process that forks meanwhile may miss its signal; it is killed later all the same */
+    (void)freeze(
+        dir); /* without it a process that forks meanwhile may miss its signal; it is killed later all the same */
     int r = cgroup_pids(dir, &pids);
 
     int *pidfds = r == 0 && pids.count > 0 ? malloc(pids.count * sizeof *pidfds) : NULL;
@@ -308,7 +312,8 @@ int cgroup_terminate(int dir)
     for (size_t i = 0; pidfds != NULL && i < pids.count; i++) {
         if (pidfds[i] < 0)
             continue;
-        if (r == 0 && proc_pids_has(&again, pids.pid[i]) && os_pidfd_signal(pidfds[i], SIGTERM) == 0)
+        if (r == 0 && proc_pids_has(&again, pids.pid[i]) &&
+            os_pidfd_signal(pidfds[i], SIGTERM) == 0)
             signalled++;
         (void)close(pidfds[i]);
     }

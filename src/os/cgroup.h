@@ -16,9 +16,10 @@
  * cgroup_parse_mount: where the hierarchy is mounted, and which of its directories is mounted there, from the text of
  * /proc/PID/mountinfo.  Octal escapes of mountinfo(5) are undone.
  * Return 0, -ENOENT (no such hierarchy) or -ENAMETOOLONG. */
-MUST_CHECK int cgroup_parse_self(const char *text, const char *controller, char ret[CGROUP_PATH_MAX]);
-MUST_CHECK int cgroup_parse_mount(const char *text, const char *controller, char ret_point[CGROUP_PATH_MAX],
-                                  char ret_root[CGROUP_PATH_MAX]);
+MUST_CHECK int cgroup_parse_self(const char *text, const char *controller,
+                                 char ret[CGROUP_PATH_MAX]);
+MUST_CHECK int cgroup_parse_mount(const char *text, const char *controller,
+                                  char ret_point[CGROUP_PATH_MAX], char ret_root[CGROUP_PATH_MAX]);
 
 /* The directory of this process's own cgroup.  0, -ENOENT (not mounted), -EXDEV (outside of what is mounted), -errno. */
 MUST_CHECK int cgroup_own(const char *controller, char ret[CGROUP_PATH_MAX]);

@@ -17,12 +17,13 @@
 
 #include "os/pidfd.h"
 
-#define STACK_BYTES ((size_t)64 << 10)
-#define GUARD_BYTES ((size_t)64 << 10) /* covers every page size in use */
+#define STACK_BYTES    ((size_t)64 << 10)
+#define GUARD_BYTES    ((size_t)64 << 10) /* covers every page size in use */
 #define KERNEL_SIGNALS 64
 
 struct clone3_args { /* clone3(2); the header's name differs between releases */
-    uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;
+    uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid,
+        set_tid_size, cgroup;
 };
 
 struct spawner_memory {
@@ -191,7 +192,8 @@ CHILD_SIDE static void run_child(void *arg_)
 /* clone3 with a stack for the child, which runs fn(arg) and never comes back.  Returns the pid or -errno. */
 #if defined(__x86_64__)
 #define HAVE_CLONE_VM 1
-CHILD_SIDE static long clone3_on_stack(struct clone3_args *args, size_t size, void (*fn)(void *), void *arg)
+CHILD_SIDE static long clone3_on_stack(struct clone3_args *args, size_t size, void (*fn)(void *),
+                                       void *arg)
 {
     long ret;
     register void (*fn_reg)(void *) __asm__("r8") = fn;
@@ -210,7 +212,8 @@ CHILD_SIDE static long clone3_on_stack(struct clone3_args *args, size_t size, vo
 }
 #elif defined(__aarch64__)
 #define HAVE_CLONE_VM 1
-CHILD_SIDE static long clone3_on_stack(struct clone3_args *args, size_t size, void (*fn)(void *), void *arg)
+CHILD_SIDE static long clone3_on_stack(struct clone3_args *args, size_t size, void (*fn)(void *),
+                                       void *arg)
 {
     register long x0 __asm__("x0") = (long)args;
     register long x1 __asm__("x1") = (long)size;
@@ -271,11 +274,12 @@ static void unblock(uint64_t old)
 }
 
 /* Try the best call first and fall back as the kernel refuses.  `memory` NULL: never share memory. */
-static long clone_best(uint64_t flags, int cgroup, _Atomic pid_t *newborn, struct spawner_memory *memory,
-                       void (*fn)(void *), void *arg, int *ret_pidfd)
+static long clone_best(uint64_t flags, int cgroup, _Atomic pid_t *newborn,
+                       struct spawner_memory *memory, void (*fn)(void *), void *arg, int *ret_pidfd)
 {
     struct clone3_args args = {
-        .flags = flags | CLONE_PIDFD | CLONE_PARENT_SETTID | CLONE_CLEAR_SIGHAND | (cgroup >= 0 ? CLONE_INTO_CGROUP : 0),
+        .flags = flags | CLONE_PIDFD | CLONE_PARENT_SETTID | CLONE_CLEAR_SIGHAND |
+                 (cgroup >= 0 ? CLONE_INTO_CGROUP : 0),
         .pidfd = (uint64_t)(uintptr_t)ret_pidfd,
         .parent_tid = (uint64_t)(uintptr_t)newborn,
         .exit_signal = SIGCHLD,
@@ -338,7 +342,8 @@ static int fill_result(struct spawn_result *ret, long pid, int pidfd)
     return 0;
 }
 
-int spawn_process(struct spawner_memory *memory, const struct spawn_plan *plan, struct spawn_result *ret)
+int spawn_process(struct spawner_memory *memory, const struct spawn_plan *plan,
+                  struct spawn_result *ret)
 {
     struct child_arg arg = { .plan = plan, .report = memory->report };
     *memory->report = (struct report){ 0 };
@@ -347,7 +352,8 @@ int spawn_process(struct spawner_memory *memory, const struct spawn_plan *plan, 
     struct spawner_memory *shared = plan->set_user ? NULL : memory;
     int pidfd = -1;
     uint64_t old = block_all();
-    long pid = clone_best(CLONE_VFORK, plan->cgroup, plan->newborn, shared, run_child, &arg, &pidfd);
+    long pid =
+        clone_best(CLONE_VFORK, plan->cgroup, plan->newborn, shared, run_child, &arg, &pidfd);
     unblock(old);
 
     int r = fill_result(ret, pid, pidfd);
@@ -356,7 +362,9 @@ int spawn_process(struct spawner_memory *memory, const struct spawn_plan *plan, 
         (void)os_pidfd_reap(pidfd, true, &info, NULL);
         (void)close(pidfd);
         r = memory->report->error;
-        *ret = (struct spawn_result){ .pidfd = -1, .step = (enum spawn_step)memory->report->step, .error = r };
+        *ret = (struct spawn_result){ .pidfd = -1,
+                                      .step = (enum spawn_step)memory->report->step,
+                                      .error = r };
     }
     return r;
 }
@@ -367,7 +375,8 @@ int spawn_fork(uint64_t flags, int cgroup, _Atomic pid_t *newborn, void (*fn)(vo
     _Atomic pid_t unused;
     int pidfd = -1;
     uint64_t old = block_all();
-    long pid = clone_best(flags, cgroup, newborn == NULL ? &unused : newborn, NULL, fn, arg, &pidfd);
+    long pid =
+        clone_best(flags, cgroup, newborn == NULL ? &unused : newborn, NULL, fn, arg, &pidfd);
     unblock(old);
     return fill_result(ret, pid, pidfd);
 }

@@ -14,8 +14,8 @@
 #include "base/macro.h"
 
 #define SPAWN_RLIMITS_MAX 6
-#define SPAWN_JOINS_MAX 4
-#define SPAWN_STDIO 4 /* stdin, stdout, stderr, channel */
+#define SPAWN_JOINS_MAX   4
+#define SPAWN_STDIO       4 /* stdin, stdout, stderr, channel */
 
 /* Where a start failed. */
 enum spawn_step {
@@ -35,12 +35,13 @@ struct spawn_plan {
     const char *path; /* the program; relative: from cwd */
     char *const *argv, *const *envp;
     const char *cwd;
-    int stdio[SPAWN_STDIO]; /* what becomes descriptor 0..3, each > 3; -1 = keep 0..2 as they are, no 3 */
-    int cgroup;             /* version 2 directory to be born in, or -1 */
+    int stdio
+        [SPAWN_STDIO]; /* what becomes descriptor 0..3, each > 3; -1 = keep 0..2 as they are, no 3 */
+    int cgroup;        /* version 2 directory to be born in, or -1 */
     int joins[SPAWN_JOINS_MAX]; /* open cgroup.procs files to enter */
     size_t join_count;
-    int namespace_pidfd;   /* pidfd whose mount namespace to enter, or -1 */
-    int pid_namespace;     /* the child is in another PID namespace (its parent looks like 0) */
+    int namespace_pidfd; /* pidfd whose mount namespace to enter, or -1 */
+    int pid_namespace;   /* the child is in another PID namespace (its parent looks like 0) */
     struct {
         int resource;
         struct rlimit limit;
@@ -72,12 +73,13 @@ struct spawner_memory *spawn_memory_free(struct spawner_memory *memory);
 
 /* Start it.  Returns 0 (pid and pidfd are the running child's) or -errno with ret->step; a child that failed before exec has
  * been reaped already. */
-MUST_CHECK int spawn_process(struct spawner_memory *memory, const struct spawn_plan *plan, struct spawn_result *ret);
+MUST_CHECK int spawn_process(struct spawner_memory *memory, const struct spawn_plan *plan,
+                             struct spawn_result *ret);
 
 /* Fork a process that goes on in fn() and never returns: fn must use raw system calls only (other threads may hold locks).
  * flags: CLONE_NEWPID and the like; signal handlers are reset, all signals are blocked in it.  ret as spawn_process(). */
-MUST_CHECK int spawn_fork(uint64_t flags, int cgroup, _Atomic pid_t *newborn, void (*fn)(void *arg), void *arg,
-                          struct spawn_result *ret);
+MUST_CHECK int spawn_fork(uint64_t flags, int cgroup, _Atomic pid_t *newborn, void (*fn)(void *arg),
+                          void *arg, struct spawn_result *ret);
 
 /* For code that runs between clone and exec, or in a fork of a process with threads: sanitizers must not touch it. */
 #if defined(__clang__)

@@ -25,7 +25,9 @@ void family_open(struct family *family, const char *name, bool adopt)
     (void)uv_timer_init(&family->loop, &family->deadline);
     char full[64];
     (void)snprintf(full, sizeof full, "%s-%d", name, getpid());
-    struct nursery_options options = { .name = full, .scratch_dir = family->dir, .adopt_orphans = adopt, .guard_fd = -1 };
+    struct nursery_options options = {
+        .name = full, .scratch_dir = family->dir, .adopt_orphans = adopt, .guard_fd = -1
+    };
     struct mandor_err err = { 0 };
     ck_assert_msg(nursery_new(&family->loop, &options, &family->nursery, &err) == 0, "%s", err.msg);
     family->host = *nursery_host(family->nursery);
@@ -44,7 +46,8 @@ void family_close(struct family *family)
 static void read_out(struct member *member)
 {
     for (ssize_t n; member->pipes.out >= 0 && member->out_len < sizeof member->out - 1;) {
-        n = read(member->pipes.out, member->out + member->out_len, sizeof member->out - 1 - member->out_len);
+        n = read(member->pipes.out, member->out + member->out_len,
+                 sizeof member->out - 1 - member->out_len);
         if (n <= 0)
             break;
         member->out_len += (size_t)n;
@@ -91,7 +94,8 @@ static void on_kill_pending(struct child *child, void *arg)
 
 static const struct child_events events = { on_spawned, on_exited, on_empty, on_kill_pending };
 
-void member_init(struct member *member, struct family *family, enum spec_containment rung, char *const *argv)
+void member_init(struct member *member, struct family *family, enum spec_containment rung,
+                 char *const *argv)
 {
     static int count;
     memset(member, 0, offsetof(struct member, out));
@@ -118,15 +122,18 @@ void member_init(struct member *member, struct family *family, enum spec_contain
     count++;
 }
 
-void member_sh(struct member *member, struct family *family, enum spec_containment rung, const char *script)
+void member_sh(struct member *member, struct family *family, enum spec_containment rung,
+               const char *script)
 {
-    char *argv[] = { (char *)(uintptr_t) "/bin/sh", (char *)(uintptr_t) "-c", (char *)(uintptr_t)script, NULL };
+    char *argv[] = { (char *)(uintptr_t) "/bin/sh", (char *)(uintptr_t) "-c",
+                     (char *)(uintptr_t)script, NULL };
     member_init(member, family, rung, argv);
 }
 
 void member_start(struct member *member)
 {
-    ck_assert_int_eq(child_start(member->family->nursery, &member->launch, &events, member, &member->child), 0);
+    ck_assert_int_eq(
+        child_start(member->family->nursery, &member->launch, &events, member, &member->child), 0);
 }
 
 static void on_deadline(uv_timer_t *timer)
@@ -163,7 +170,8 @@ void member_run(struct member *member, int ms)
 
 void member_done(struct member *member)
 {
-    int *fds[] = { &member->pipes.in, &member->pipes.out, &member->pipes.err, &member->pipes.channel };
+    int *fds[] = { &member->pipes.in, &member->pipes.out, &member->pipes.err,
+                   &member->pipes.channel };
     for (size_t i = 0; i < ARRAY_LEN(fds); i++)
         if (*fds[i] >= 0)
             (void)close(*fds[i]);
@@ -177,7 +185,8 @@ int marked_alive(const char *mark)
     int alive = 0;
     for (size_t i = 0; i < all.count; i++) {
         struct proc_stat stat;
-        alive += proc_environ_has(all.pid[i], mark) && proc_stat_read(all.pid[i], &stat) == 0 && stat.state != 'Z';
+        alive += proc_environ_has(all.pid[i], mark) && proc_stat_read(all.pid[i], &stat) == 0 &&
+                 stat.state != 'Z';
     }
     proc_pids_done(&all);
     return alive;

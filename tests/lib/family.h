@@ -37,8 +37,10 @@ void family_open(struct family *family, const char *name, bool adopt);
 void family_close(struct family *family);
 
 /* A member that would run `argv` in this rung; change launch, then start. */
-void member_init(struct member *member, struct family *family, enum spec_containment rung, char *const *argv);
-void member_sh(struct member *member, struct family *family, enum spec_containment rung, const char *script);
+void member_init(struct member *member, struct family *family, enum spec_containment rung,
+                 char *const *argv);
+void member_sh(struct member *member, struct family *family, enum spec_containment rung,
+               const char *script);
 void member_start(struct member *member);
 
 /* Run the loop until *flag, or fail the test after ms. */

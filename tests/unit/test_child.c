@@ -13,7 +13,8 @@
 #include "os/cgroup.h"
 #include "os/proc.h"
 
-static const enum spec_containment rungs[] = { CONTAIN_CGROUP, CONTAIN_PIDNS, CONTAIN_GROUP, CONTAIN_STRICT };
+static const enum spec_containment rungs[] = { CONTAIN_CGROUP, CONTAIN_PIDNS, CONTAIN_GROUP,
+                                               CONTAIN_STRICT };
 #define RUNGS ((int)ARRAY_LEN(rungs))
 
 static struct family family;
@@ -23,7 +24,8 @@ static bool can(int rung)
 {
     bool cgroup = family.host.v2.usable, pidns = family.host.pidns;
     bool yes = rungs[rung] == CONTAIN_GROUP || (rungs[rung] == CONTAIN_CGROUP && cgroup) ||
-               (rungs[rung] == CONTAIN_PIDNS && pidns) || (rungs[rung] == CONTAIN_STRICT && cgroup && pidns);
+               (rungs[rung] == CONTAIN_PIDNS && pidns) ||
+               (rungs[rung] == CONTAIN_STRICT && cgroup && pidns);
     if (!yes)
         printf("skipped, no %s here: %s\n", spec_containment_name(rungs[rung]),
                !cgroup ? family.host.v2.why : family.host.pidns_why);
@@ -48,14 +50,14 @@ static char *const *nasty_args(const char *mode, const char *number)
     return nasty;
 }
 
-#define RUNG_TEST(name)                                                                            \
-    static void name##_body(enum spec_containment rung);                                          \
-    START_TEST(name)                                                                               \
-    {                                                                                              \
-        if (can(_i))                                                                               \
-            name##_body(rungs[_i]);                                                                \
-    }                                                                                              \
-    END_TEST                                                                                       \
+#define RUNG_TEST(name)                                  \
+    static void name##_body(enum spec_containment rung); \
+    START_TEST(name)                                     \
+    {                                                    \
+        if (can(_i))                                     \
+            name##_body(rungs[_i]);                      \
+    }                                                    \
+    END_TEST                                             \
     static void name##_body(enum spec_containment rung)
 
 /* ---- how a leader ends ---- */
@@ -141,7 +143,8 @@ RUNG_TEST(no_signal_is_ignored_or_blocked_in_a_job)
     (void)sigprocmask(SIG_BLOCK, &some, &old);
     member_sh(&m, &family, rung, "grep -E 'Sig(Blk|Ign)|NoNewPrivs' /proc/self/status");
     member_run(&m, 5000);
-    ck_assert_str_eq(m.out, "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\nNoNewPrivs:\t1\n");
+    ck_assert_str_eq(m.out,
+                     "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\nNoNewPrivs:\t1\n");
     member_done(&m);
     (void)sigprocmask(SIG_SETMASK, &old, NULL);
 }
@@ -192,7 +195,9 @@ RUNG_TEST(the_first_soft_limit_of_open_files_comes_back)
 RUNG_TEST(stdin_is_empty_and_there_is_no_terminal)
 {
     static struct member m;
-    member_sh(&m, &family, rung, "read x; echo got=$x; (: </dev/tty) 2>/dev/null || echo no tty; ps -o sid= -p $$ >/dev/null");
+    member_sh(&m, &family, rung,
+              "read x; echo got=$x; (: </dev/tty) 2>/dev/null || echo no tty; ps -o sid= -p $$ "
+              ">/dev/null");
     member_run(&m, 5000);
     ck_assert_str_eq(m.out, "got=\nno tty\n");
     member_done(&m);
@@ -201,7 +206,9 @@ RUNG_TEST(stdin_is_empty_and_there_is_no_terminal)
 RUNG_TEST(each_attempt_has_fresh_directories_that_are_removed)
 {
     static struct member m, n;
-    member_sh(&m, &family, rung, "pwd; echo $TMPDIR; ls -A . $TMPDIR | wc -l; mkdir -p a/b; touch $TMPDIR/x; chmod 0 a; ln -s /etc l");
+    member_sh(&m, &family, rung,
+              "pwd; echo $TMPDIR; ls -A . $TMPDIR | wc -l; mkdir -p a/b; touch $TMPDIR/x; chmod 0 "
+              "a; ln -s /etc l");
     member_run(&m, 5000);
     char pwd[256], tmp[256];
     int files;
@@ -210,7 +217,8 @@ RUNG_TEST(each_attempt_has_fresh_directories_that_are_removed)
     struct stat st;
     member_sh(&n, &family, rung, "pwd");
     member_run(&n, 5000);
-    for (int64_t end = clock_mono_ms() + 3000; (stat(pwd, &st) == 0 || stat(tmp, &st) == 0) && clock_mono_ms() < end;)
+    for (int64_t end = clock_mono_ms() + 3000;
+         (stat(pwd, &st) == 0 || stat(tmp, &st) == 0) && clock_mono_ms() < end;)
         family_pass(&family, 5);
     ck_assert_int_ne(stat(pwd, &st), 0);
     ck_assert_int_ne(stat(tmp, &st), 0);
@@ -228,7 +236,7 @@ RUNG_TEST(a_job_runs_as_the_user_that_was_asked_for)
     m.launch.user = "65534";
     m.launch.group = "65533";
     (void)chmod(family.dir, 0755);
-    (void)chmod(family.nursery->scratch, 0755);
+    (void)chmod(family.nursery->scratch.dir, 0755);
     member_run(&m, 5000);
     ck_assert_str_eq(m.out, "65534\n65533\nok\n");
     member_done(&m);
@@ -377,8 +385,9 @@ RUNG_TEST(the_grace_belongs_to_the_whole_tree) /* R29 */
     static struct member m;
     char path[128], script[400];
     (void)snprintf(path, sizeof path, "%s/finished", family.dir);
-    (void)snprintf(script, sizeof script,
-                   "sh -c 'trap \"sleep 0.5; echo done >%s; exit\" TERM; sleep 600 & wait; wait'; true", path);
+    (void)snprintf(
+        script, sizeof script,
+        "sh -c 'trap \"sleep 0.5; echo done >%s; exit\" TERM; sleep 600 & wait; wait'; true", path);
     member_sh(&m, &family, rung, script);
     member_start(&m);
     UNTIL(&family, &m.spawned, 5000);
@@ -485,7 +494,8 @@ RUNG_TEST(what_forks_faster_than_it_is_found_loses)
 RUNG_TEST(a_fork_bomb_in_a_cap_is_cleared_away) /* R27 */
 {
     static struct member m, good[5];
-    if (!family.host.pids.usable || (family.host.pids_is_v2 && rung != CONTAIN_CGROUP && rung != CONTAIN_STRICT))
+    if (!family.host.pids.usable ||
+        (family.host.pids_is_v2 && rung != CONTAIN_CGROUP && rung != CONTAIN_STRICT))
         return;
     member_init(&m, &family, rung, nasty_args("bomb", NULL));
     m.launch.limits.pids = 64;
@@ -512,7 +522,8 @@ RUNG_TEST(a_lock_that_a_leftover_held_is_free_at_once) /* R40 */
 {
     static struct member m, next;
     char script[256];
-    (void)snprintf(script, sizeof script, "flock -n %s/lock setsid sleep 600 & sleep 0.3; exit 0", family.dir);
+    (void)snprintf(script, sizeof script, "flock -n %s/lock setsid sleep 600 & sleep 0.3; exit 0",
+                   family.dir);
     member_sh(&m, &family, rung, script);
     member_run(&m, 10000);
     (void)snprintf(script, sizeof script, "flock -n %s/lock true", family.dir);
@@ -540,6 +551,44 @@ START_TEST(a_frozen_job_dies) /* R33 */
 }
 END_TEST
 
+/* R33.  A process in a frozen version 1 freezer is as unkillable as one in uninterruptible sleep. */
+START_TEST(what_cannot_die_is_shown_and_holds_up_nobody)
+{
+    static struct member m, other;
+    char path[CGROUP_PATH_MAX], pid[16];
+    if (cgroup_own("freezer", path) != 0) {
+        printf("skipped, no version 1 freezer\n");
+        return;
+    }
+    (void)snprintf(path + strlen(path), 40, "/mandor-test-%d", getpid());
+    ck_assert_int_eq(mkdir(path, 0755), 0);
+    int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    member_sh(&m, &family, CONTAIN_AUTO, "sleep 600");
+    member_start(&m);
+    UNTIL(&family, &m.spawned, 5000);
+    (void)snprintf(pid, sizeof pid, "%d", m.pid);
+    ck_assert_int_eq(cgroup_write(dir, "cgroup.procs", pid), 0);
+    ck_assert_int_eq(cgroup_write(dir, "freezer.state", "FROZEN"), 0);
+
+    child_stop(m.child, CAUSE_CANCELLED, 50);
+    UNTIL(&family, &m.kill_pending, 5000);
+    ck_assert(!m.exited);
+    member_sh(&other, &family, CONTAIN_AUTO, "sleep 600");
+    member_start(&other);
+    UNTIL(&family, &other.spawned, 1000);
+    child_stop(other.child, CAUSE_CANCELLED, 0);
+    UNTIL(&family, &other.empty, 1000);
+    member_done(&other);
+
+    ck_assert_int_eq(cgroup_write(dir, "freezer.state", "THAWED"), 0);
+    UNTIL(&family, &m.empty, 2000);
+    ck_assert_int_eq(m.verdict.cause, CAUSE_CANCELLED);
+    member_done(&m);
+    (void)close(dir);
+    ck_assert_int_eq(rmdir(path), 0);
+}
+END_TEST
+
 START_TEST(the_owner_decides_when_a_tree_is_emptied)
 {
     static struct member m;
@@ -562,7 +611,8 @@ END_TEST
 
 RUNG_TEST(one_member_over_the_memory_limit_ends_the_job_as_oom) /* R37 */
 {
-    if (!family.host.memory.usable || (family.host.memory_is_v2 && rung != CONTAIN_CGROUP && rung != CONTAIN_STRICT))
+    if (!family.host.memory.usable ||
+        (family.host.memory_is_v2 && rung != CONTAIN_CGROUP && rung != CONTAIN_STRICT))
         return;
     static struct member m;
     member_init(&m, &family, rung, nasty_args("eat", "400"));
@@ -599,7 +649,8 @@ RUNG_TEST(cpu_time_and_file_size_are_limits_of_the_job)
 
 RUNG_TEST(half_a_core_is_half_a_core)
 {
-    if (!family.host.cpu.usable || (family.host.cpu_is_v2 && rung != CONTAIN_CGROUP && rung != CONTAIN_STRICT))
+    if (!family.host.cpu.usable ||
+        (family.host.cpu_is_v2 && rung != CONTAIN_CGROUP && rung != CONTAIN_STRICT))
         return;
     static struct member m;
     member_init(&m, &family, rung, nasty_args("spin", NULL));
@@ -731,7 +782,8 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("child");
-    TCase *each = tcase_create("each rung"), *once = tcase_create("once"), *pure = tcase_create("pure");
+    TCase *each = tcase_create("each rung"), *once = tcase_create("once"),
+          *pure = tcase_create("pure");
     tcase_set_timeout(each, 120);
     tcase_set_timeout(once, 60);
     tcase_add_checked_fixture(each, set_up, tear_down);
@@ -768,6 +820,7 @@ int main(void)
     tcase_add_test(once, a_string_that_is_too_long_is_named);
     tcase_add_test(once, programs_are_found_in_the_jobs_own_path);
     tcase_add_test(once, a_frozen_job_dies);
+    tcase_add_test(once, what_cannot_die_is_shown_and_holds_up_nobody);
     tcase_add_test(once, the_owner_decides_when_a_tree_is_emptied);
     tcase_add_test(once, a_limit_that_cannot_be_had_fails_the_start_and_is_named);
     tcase_add_test(once, strict_refuses_where_it_cannot_be_had);

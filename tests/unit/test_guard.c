@@ -14,7 +14,8 @@
 #include "child/guard.h"
 #include "os/tree.h"
 
-static const enum spec_containment rungs[] = { CONTAIN_CGROUP, CONTAIN_PIDNS, CONTAIN_GROUP, CONTAIN_STRICT };
+static const enum spec_containment rungs[] = { CONTAIN_CGROUP, CONTAIN_PIDNS, CONTAIN_GROUP,
+                                               CONTAIN_STRICT };
 #define RUNGS ((int)ARRAY_LEN(rungs))
 
 /* What the worker tells the test. */
@@ -59,7 +60,8 @@ static void start_nursery(const struct rig *rig, int guard_fd)
 }
 
 /* Jobs that cling to life, without an end: each that is over is replaced, so a kill meets every moment of a start. */
-static void work(const struct rig *rig, int guard_fd, int say, enum spec_containment rung, bool churn)
+static void work(const struct rig *rig, int guard_fd, int say, enum spec_containment rung,
+                 bool churn)
 {
     static struct member m[8];
     static const char *const scripts[] = {
@@ -104,7 +106,8 @@ static int lock_of(const struct rig *rig)
 }
 
 static void rig_start(struct rig *rig, enum spec_containment rung, bool churn,
-                      void (*body)(const struct rig *rig, int guard_fd, int say, enum spec_containment rung, bool churn))
+                      void (*body)(const struct rig *rig, int guard_fd, int say,
+                                   enum spec_containment rung, bool churn))
 {
     static int count;
     memset(rig, 0, sizeof *rig);
@@ -166,7 +169,8 @@ static bool can(enum spec_containment rung)
 {
     struct contain_host host;
     contain_probe(&host);
-    bool ok = rung == CONTAIN_GROUP || ((rung == CONTAIN_PIDNS || host.v2.usable) && (rung == CONTAIN_CGROUP || host.pidns));
+    bool ok = rung == CONTAIN_GROUP ||
+              ((rung == CONTAIN_PIDNS || host.v2.usable) && (rung == CONTAIN_CGROUP || host.pidns));
     if (!ok)
         printf("skipped, no %s here\n", spec_containment_name(rung));
     return ok;
@@ -250,7 +254,8 @@ static void count_signal(int sig)
 }
 
 /* Exits with how often SIGTERM came, plus 10 times SIGUSR1, after SIGHUP. */
-static void count_signals(const struct rig *rig, int guard_fd, int say, enum spec_containment rung, bool churn)
+static void count_signals(const struct rig *rig, int guard_fd, int say, enum spec_containment rung,
+                          bool churn)
 {
     (void)rig, (void)guard_fd, (void)rung, (void)churn;
     (void)signal(SIGTERM, count_signal);
@@ -316,8 +321,13 @@ END_TEST
 START_TEST(a_text_that_is_not_ours_empties_nothing)
 {
     static const char *const texts[] = {
-        "", "{}", "[]", "{\"v\":1,\"boot\":\"x\",\"cgroup\":\"/sys/fs/cgroup\",\"scratch\":\"/tmp/x\",\"limits\":[]}",
-        "{\"v\":1,\"boot\":\"x\",\"cgroup\":\"/sys/mandor-a/../b\",\"scratch\":\"/tmp/x\",\"limits\":[]}",
+        "",
+        "{}",
+        "[]",
+        "{\"v\":1,\"boot\":\"x\",\"cgroup\":\"/sys/fs/cgroup\",\"scratch\":\"/tmp/"
+        "x\",\"limits\":[]}",
+        "{\"v\":1,\"boot\":\"x\",\"cgroup\":\"/sys/mandor-a/../b\",\"scratch\":\"/tmp/"
+        "x\",\"limits\":[]}",
         "{\"v\":1,\"boot\":\"x\",\"cgroup\":\"\",\"scratch\":\"tmp\",\"limits\":[]}",
     };
     for (size_t i = 0; i < ARRAY_LEN(texts); i++) {

@@ -1,0 +1,110 @@
+/* scratch.c - contract in scratch.h. */
+#include "child/scratch.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+
+#define FRESH_TRIES 1000
+
+/* mkdir -p; others may pass through the last one: jobs that run as another user. */
+static int make_path(const char *path)
+{
+    SCOPED_FREE char *copy = strdup(path);
+    if (copy == NULL)
+        return -ENOMEM;
+    for (char *at = copy + 1; *at != 0; at++)
+        if (*at == '/') {
+            *at = 0;
+            if (mkdir(copy, 0700) != 0 && errno != EEXIST)
+                return -errno;
+            *at = '/';
+        }
+    return mkdir(copy, 0711) != 0 && errno != EEXIST ? -errno : 0;
+}
+
+int scratch_init(struct scratch *scratch, const char *dir)
+{
+    *scratch = (struct scratch){ .fd = -1, .dir = strdup(dir) };
+    int r = scratch->dir == NULL ? -ENOMEM : make_path(dir);
+    if (r == 0 && (scratch->fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
+        r = -errno;
+    return r;
+}
+
+void scratch_done(struct scratch *scratch)
+{
+    if (scratch->dir != NULL && scratch->fd >= 0)
+        (void)close(scratch->fd);
+    free(scratch->dir);
+    scratch->dir = NULL;
+}
+
+/* Give the newest spare this name, or make a directory.  0 or -errno. */
+static int make(struct scratch *scratch, const char *name)
+{
+    if (scratch->spare_count > 0) {
+        char spare[32];
+        (void)snprintf(spare, sizeof spare, "spare.%u", scratch->spares[scratch->spare_count - 1]);
+        int r =
+            renameat2(scratch->fd, spare, scratch->fd, name, RENAME_NOREPLACE) == 0 ? 0 : -errno;
+        if (r == -EEXIST)
+            return r;
+        scratch->spare_count--;
+        if (r == 0)
+            return 0;
+    }
+    return mkdirat(scratch->fd, name, 0700) == 0 ? 0 : -errno;
+}
+
+int scratch_take(struct scratch *scratch, const char *label, const char *kind, char **ret)
+{
+    int r = -EEXIST;
+    for (int i = 0; i < FRESH_TRIES && r == -EEXIST; i++) {
+        char name[NAME_MAX + 1], number[16] = "";
+        if (i > 0)
+            (void)snprintf(number, sizeof number, ".%d", i);
+        if (snprintf(name, sizeof name, "%s%s.%s", label, number, kind) >= (int)sizeof name)
+            return -ENAMETOOLONG;
+        r = make(scratch, name);
+        if (r == 0 && asprintf(ret, "%s/%s", scratch->dir, name) < 0) {
+            (void)unlinkat(scratch->fd, name, AT_REMOVEDIR);
+            r = -ENOMEM;
+        }
+    }
+    return r;
+}
+
+/* Is it as we made it? */
+static bool untouched(int parent, const char *name)
+{
+    SCOPED_FD fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct stat st;
+    if (fd < 0 || fstat(fd, &st) != 0 || (st.st_mode & 07777) != 0700 || st.st_uid != geteuid() ||
+        flistxattr(fd, NULL, 0) > 0)
+        return false;
+
+    _Alignas(struct dirent64) char entries[512];
+    ssize_t n = getdents64(fd, entries, sizeof entries);
+    int count = 0;
+    for (ssize_t at = 0; at < n; count++)
+        at += ((struct dirent64 *)(void *)(entries + at))->d_reclen;
+    return n > 0 && count == 2; /* "." and ".." */
+}
+
+bool scratch_give(struct scratch *scratch, const char *path, bool reuse)
+{
+    const char *name = strrchr(path, '/') + 1;
+    if (reuse && scratch->spare_count < SCRATCH_SPARES && untouched(scratch->fd, name)) {
+        char spare[32];
+        unsigned number = scratch->next++;
+        (void)snprintf(spare, sizeof spare, "spare.%u", number);
+        if (renameat2(scratch->fd, name, scratch->fd, spare, RENAME_NOREPLACE) == 0) {
+            scratch->spares[scratch->spare_count++] = number;
+            return true;
+        }
+    }
+    return unlinkat(scratch->fd, name, AT_REMOVEDIR) == 0 || errno == ENOENT;
+}
