@@ -4,7 +4,7 @@ import json
 import sys
 
 from measure import Bench, Failed, machine
-from report import failed, table
+from report import errors, failed, table
 from rows import ROWS
 
 
@@ -38,6 +38,8 @@ def main():
         bench.close()
 
     print(table(lines))
+    for error in errors(lines):
+        print(f"\nnot run: {error}")
     if args.json:
         with open(args.json, "w") as file:
             json.dump({"machine": facts, "lines": [line.data for line in lines]}, file, indent=1)

@@ -55,7 +55,7 @@ def timed(argv, cwd, env, stdin=None, expect=0, limit=600):
         signal.signal(signal.SIGALRM, previous)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != expect:
-        raise Failed(f"{' '.join(argv[:4])} … ended with {process.returncode}: "
+        raise Failed(f"{pathlib.Path(argv[0]).name} {' '.join(argv[1:2])} … ended with {process.returncode}: "
                      f"{err_path.read_text(errors='replace').strip()[-300:]}")
     return Ended(process.returncode, seconds, usage.ru_utime + usage.ru_stime, out_path.read_text(errors="replace"))
 

@@ -20,21 +20,33 @@ def delivery(*groups):
     return "all" if not bad else f"WRONG in {bad}"
 
 
-def compare(row, what, ours, theirs, unit, goal=None, value=lambda sample: sample.rate, form="{:,.0f}", less=False):
+def shown(samples, value, form, unit, cpu_unit):
+    """One side's cell: the median, and CPU time a unit of work where asked for."""
+    if isinstance(samples, Failed):
+        return "–"
+    text = f"{form.format(median([value(s) for s in samples]))} {unit}"
+    if cpu_unit:
+        name, size = cpu_unit
+        text += f", {median([s.cpu / s.work * size for s in samples]):.2f} {name}"
+    return text
+
+
+def compare(row, what, ours, theirs, unit, goal=None, value=lambda sample: sample.rate, form="{:,.0f}", less=False, cpu_unit=None):
     """One line: medians of both sides, and the median of the ratios of runs that stood beside each other.
 
     The ratio is always "mandor is that many times as good"; less: a smaller value is the better one.
     """
-    for name, samples in (("mandor", ours), (what, theirs)):
-        if isinstance(samples, Failed):
-            return Line(row, what, "–", verdict="NOT RUN", delivery=f"{name}: {samples}")
+    cells = [shown(samples, value, form, unit, cpu_unit) for samples in (ours, theirs)]
+    wanted = "" if goal is None else f"≥ {goal:g} ×"
+    broken = [f"{name}: {samples}" for name, samples in (("mandor", ours), (what, theirs)) if isinstance(samples, Failed)]
+    if broken:
+        return Line(row, what, *cells, goal=wanted, verdict="NOT RUN", delivery="–", errors=broken)
 
     mine, other = [value(s) for s in ours], [value(s) for s in theirs]
     ratios = sorted(o / m if less else m / o for m, o in zip(mine, other))
     ratio = median(ratios)
     verdict = "" if goal is None else ("met" if ratio >= goal else "MISSED")
-    return Line(row, what, f"{form.format(median(mine))} {unit}", f"{form.format(median(other))} {unit}",
-                f"{ratio:.2f} × ({ratios[0]:.2f}–{ratios[-1]:.2f})", "" if goal is None else f"≥ {goal:g} ×", verdict,
+    return Line(row, what, *cells, f"{ratio:.2f} × ({ratios[0]:.2f}–{ratios[-1]:.2f})", wanted, verdict,
                 delivery(ours, theirs), mandor_values=mine, other_values=other, ratios=ratios)
 
 
@@ -44,7 +56,12 @@ def figure(row, what, text, goal="", met=None, ok="", **data):
 
 
 def failed(row, what, error):
-    return Line(row, what, "–", verdict="NOT RUN", delivery=str(error).replace("\n", " ")[:200])
+    return Line(row, what, "–", verdict="NOT RUN", delivery="–", errors=[str(error)])
+
+
+def errors(lines):
+    """Why rows were not run, each reason once."""
+    return list(dict.fromkeys(error for line in lines for error in line.data.get("errors", [])))
 
 
 def table(lines):
