@@ -203,7 +203,7 @@ def machine(bench):
     if first_line("git", "-C", str(ROOT), "status", "--porcelain", "-uno") not in ("absent",):
         commit += " with changes"
     doctor = subprocess.run([bench.mandor, "doctor"], env=bench.env, capture_output=True, text=True)
-    rung = next((line.strip() for line in doctor.stdout.splitlines() if "containment" in line.lower()), "unknown")
+    rung = next((line.strip() for line in doctor.stdout.splitlines() if "containment auto" in line), "unknown")
     return {
         "cores": len(os.sched_getaffinity(0)),
         "cpu": cpu,
