@@ -194,6 +194,9 @@ static void checkpoint(struct sqlite *sq)
 /* After each commit: is the log long? */
 static void mind_log(struct sqlite *sq)
 {
+    if (!sq->store->written) /* a poll that found nothing leaves no trace in the log */
+        return;
+    sq->store->written = false;
     uv_mutex_lock(&sq->lock);
     sq->dirty = true;
     sq->pages = sq->store->wal_pages;

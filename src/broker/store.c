@@ -348,7 +348,11 @@ int store_data_dirs(const char *db_path, char **ret, struct mandor_err *err)
     static const struct {
         const char *name;
         mode_t mode;
-    } parts[] = { { "", 0711 }, { "/run", 0700 }, { "/output", 0700 }, { "/scratch", 0711 }, { "/journal", 0700 } };
+    } parts[] = { { "", 0711 },
+                  { "/run", 0700 },
+                  { "/output", 0700 },
+                  { "/scratch", 0711 },
+                  { "/journal", 0700 } };
     SCOPED_FREE char *dir = NULL;
 
     if (asprintf(&dir, "%s.d", db_path) < 0) {
@@ -384,6 +388,7 @@ static int on_commit(void *arg, sqlite3 *db, const char *name, int pages)
 {
     struct store *store = arg;
     store->wal_pages = pages;
+    store->written = true;
     return SQLITE_OK;
 }
 

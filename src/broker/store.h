@@ -23,7 +23,7 @@
 #define STORE_TX_ROWS        1000     /* rows written in one transaction, about */
 #define STORE_TX_NS          50000000 /* no new request joins a transaction older than that */
 #define STORE_HISTORY_MAX    100      /* earlier attempts kept in a job's record */
-#define STORE_EXPIRE_MAX 400       /* jobs that retention deletes in one go */
+#define STORE_EXPIRE_MAX     400      /* jobs that retention deletes in one go */
 #define STORE_BUSY_MS        5000 /* patience with foreign programs that do not know the turnstile */
 #define STORE_APPLICATION_ID 0x6d616e64 /* "mand" */
 
@@ -37,7 +37,7 @@ enum store_stmt {
 struct store {
     sqlite3 *db;
     char *path, *data_dir;
-    char worker[64]; /* this worker's name once it has registered; "" before */
+    char worker[64];  /* this worker's name once it has registered; "" before */
     int64_t lease_ms; /* of its leases */
     struct turnstile turnstile;
     sqlite3_stmt *stmts[STMTS];
@@ -47,6 +47,7 @@ struct store {
     bool wake; /* what was committed may concern workers; wake_send() clears it */
     size_t cursor, cursor_before; /* how far the request that returned STORE_MORE has come */
     int wal_pages;                /* length of the log after the last commit */
+    bool written;                 /* something has been written since the owner cleared this */
     int64_t *doomed;              /* ids of removed jobs whose output directories are still there */
     size_t doomed_count, doomed_cap, doomed_before; /* before: at the start of this transaction */
     unsigned lease_turn, settle_turn;

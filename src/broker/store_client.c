@@ -23,7 +23,7 @@ static int existing_id(struct store *store, const struct spec *spec, int64_t *re
     return r;
 }
 
-static int add_one(struct store *store, const struct spec *spec, const json_t *json,
+static int add_one(struct store *store, const struct spec *spec, const json_t *json, int64_t wall,
                    struct broker_added *ret)
 {
     SCOPED_FREE char *text = json_text(json);
@@ -33,7 +33,7 @@ static int add_one(struct store *store, const struct spec *spec, const json_t *j
     }
 
     bool delayed = spec->delay_ms > 0;
-    int64_t wall = store_wall_ms(), id = 0;
+    int64_t id = 0;
     sqlite3_stmt *stmt = store_stmt(store, STMT_ADD);
     bind_s(stmt, 1, spec->queue);
     bind_i(stmt, 2, delayed ? JOB_DELAYED : JOB_WAITING);
@@ -116,6 +116,7 @@ static int see_queue(struct store *store, struct broker_req *req, size_t i)
 
 int store_add(struct store *store, struct broker_req *req)
 {
+    int64_t wall = store_wall_ms();
     if (store->cursor == 0)
         req->add.served = true;
     for (size_t i = store->cursor; i < req->add.count; i++) {
@@ -125,7 +126,7 @@ int store_add(struct store *store, struct broker_req *req)
         }
         int r = see_queue(store, req, i);
         if (r == 0)
-            r = add_one(store, req->add.specs[i], req->add.jsons[i], &req->add.added[i]);
+            r = add_one(store, req->add.specs[i], req->add.jsons[i], wall, &req->add.added[i]);
         if (r < 0)
             return store_error(store, &req->err);
         store->wake = true;

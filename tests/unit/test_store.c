@@ -665,7 +665,7 @@ TEST(the_log_shrinks_after_a_long_reader_has_gone) /* R81 */
         ck_assert_int_eq(stat(wal, &st), 0);
         ck_assert_msg(clock_mono_ms() < deadline, "the log still has %lld bytes",
                       (long long)st.st_size);
-        (void)uv_run(&loop, UV_RUN_NOWAIT);
+        (void)recover(broker); /* the polls of an idle worker do not count as writing */
     } while (st.st_size > WAL_LIMIT_BYTES);
     close_broker(broker);
 }
