@@ -701,6 +701,21 @@ static void run_adder(int number, int ack_fd)
         tell(ack_fd, 'a', add(broker, TRUE_JOB), 0);
 }
 
+/* A live worker never loses a job: when it does, what became of the job is the clue. */
+static void expect_settled(struct broker *broker, struct broker_req *settle)
+{
+    if (ask(broker, settle) == 0)
+        return;
+    struct broker_req show = { .op = BROKER_SHOW };
+    show.show.id = settle->settle.id;
+    ask_ok(broker, &show);
+    SCOPED_JSON *record = show.show.record;
+    SCOPED_FREE char *text = json_text(record);
+    ck_abort_msg("%s: the job is now %s; integrity_check is %s", settle->err.msg, text,
+                 sql("SELECT integrity_check='ok' FROM pragma_integrity_check") == 1 ? "ok"
+                                                                                     : "NOT ok");
+}
+
 static void run_worker(int number, int ack_fd)
 {
     int fd;
@@ -720,7 +735,7 @@ static void run_worker(int number, int ack_fd)
             settle.settle.id = got[i].id;
             settle.settle.attempt = req.start.attempt;
             settle.settle.plan = completed;
-            ask_ok(broker, &settle);
+            expect_settled(broker, &settle);
             tell(ack_fd, 'e', atoll(got[i].id), req.start.attempt);
             lease_done(&got[i]);
         }
