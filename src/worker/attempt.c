@@ -236,7 +236,7 @@ static void count_outcome(enum outcome outcome, enum job_state state)
         metric_add(METRIC_jobs_cancelled, 1);
         break;
     default:
-        metric_add(outcome == OUTCOME_PUT_BACK ? METRIC_jobs_put_back : METRIC_jobs_retried, 1);
+        metric_add(outcome == OUTCOME_RETRY ? METRIC_jobs_retried : METRIC_jobs_put_back, 1);
     }
 }
 
@@ -322,9 +322,12 @@ static void plan(struct attempt *attempt)
 {
     enum outcome outcome = verdict_outcome(&attempt->verdict, attempt->spec);
 
-    if (outcome != OUTCOME_NOTHING)
-        attempt->plan = retry_plan(outcome, attempt->spec, attempt->lease.attempts_used, attempt->lease.put_backs,
-                                   worker_random01(attempt->worker));
+    /* A lease that ran out here may have been taken by nobody: then the job goes back, or it would stay ours for ever.  When
+     * somebody has it, the fence refuses this and nothing is written. */
+    if (outcome == OUTCOME_NOTHING)
+        outcome = OUTCOME_PUT_BACK;
+    attempt->plan = retry_plan(outcome, attempt->spec, attempt->lease.attempts_used, attempt->lease.put_backs,
+                               worker_random01(attempt->worker));
 }
 
 static void on_outputs_ended(void *arg)
@@ -332,10 +335,6 @@ static void on_outputs_ended(void *arg)
     struct attempt *attempt = arg;
 
     OBJ_CHECK(attempt, ATTEMPT_MAGIC);
-    if (attempt->verdict.cause == CAUSE_LOST_LEASE) {
-        lost(attempt, "its processes were ended, its output dropped");
-        return;
-    }
     plan(attempt);
     settle(attempt);
 }

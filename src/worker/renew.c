@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "worker/attempt.h"
+#include "worker/scheduler.h"
 
 #define MARGIN_MS 5000 /* trees are killed this long before the lease expires */
 
@@ -109,6 +110,7 @@ void renew_check_expiry(struct worker *worker)
 
     if (age_ms < lease_ms - margin_ms)
         return;
+    scheduler_give_back(worker->scheduler, 0); /* what has not started needs no end */
     LIST_FOREACH (attempt, &worker->attempts, struct attempt, node)
         attempt_stop(attempt, CAUSE_LOST_LEASE, 0, "the lease could not be renewed in time");
 }
