@@ -301,6 +301,7 @@ void child_launched(struct lane_task *task)
     }
 
     child->started_at_ns = clock_mono_ns();
+    child->kill_began_at_ms = 0; /* a start that had to be broken off is over */
     metric_add(METRIC_spawns, 1);
     metric_observe(METRIC_spawn_us, (child->started_at_ns - child->asked_at_ns) / 1000);
     if (child->slot->keeper != NULL)

@@ -110,6 +110,7 @@ struct nursery {
     void *arg;
 
     struct kinship kinship;
+    _Atomic(struct child *) launching; /* whose clone is under way */
     struct yard yard;
     struct lane *spawner, *killer;
     struct spawner_memory *memory; /* spawner thread */

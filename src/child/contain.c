@@ -102,9 +102,10 @@ static void probe_v2(struct contain_host *host, const char *made)
         return;
     }
     host->cgroup_kill = faccessat(dir, "cgroup.kill", W_OK, 0) == 0;
-    host->clone_into_cgroup = try_fork(0, dir, leave_at_once) >= 0;
-    if (!host->clone_into_cgroup && faccessat(dir, "cgroup.procs", W_OK, 0) != 0)
-        unusable(&host->v2, -errno, "put a process into the new cgroup");
+    int r = try_fork(0, dir, leave_at_once);
+    host->clone_into_cgroup = r >= 0;
+    if (r < 0)
+        unusable(&host->v2, r, "start a process in the new cgroup (CLONE_INTO_CGROUP, Linux 5.7)");
 }
 
 /* A controller: in its own version 1 hierarchy, or in version 2 when that one offers it. */

@@ -381,6 +381,7 @@ static int clone_child(struct launch *launch)
         return fail(child, STAGE_NAMESPACE, r, "enter the PID namespace");
 
     kin_expect(&nursery->kinship);
+    atomic_store(&nursery->launching, child);
     r = spawn_process(nursery->memory, &launch->plan, &launch->result);
     slot_leave(&nursery->yard, child->slot);
     if (r == 0) {
@@ -396,6 +397,7 @@ static int clone_child(struct launch *launch)
             launch->result = (struct spawn_result){ .step = SPAWN_STEP_CLONE, .error = r };
         }
     }
+    atomic_store(&nursery->launching, NULL);
     kin_expected_over(&nursery->kinship);
     return r < 0 ? explain(launch) : 0;
 }

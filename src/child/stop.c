@@ -6,17 +6,20 @@
  * child_pulse() looks at what is known and does the next thing; whoever learns something new calls it.  What may block (listing
  * processes, freezing, /proc) runs on the killer thread, one operation at a time for each child.
  */
+#include <signal.h>
 #include <stdio.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/metrics.h"
 #include "child/child_int.h"
+#include "os/pidfd.h"
 
-#define WAIT_FIRST_MS    1
-#define WAIT_MAX_MS      50
-#define WAIT_PENDING_MS  100 /* for what does not die */
-#define PENDING_AFTER_MS 1000
+#define WAIT_FIRST_MS     1
+#define WAIT_MAX_MS       50
+#define WAIT_PENDING_MS   100 /* for what does not die */
+#define PENDING_AFTER_MS  1000
+#define START_PATIENCE_MS 500 /* after the grace, for what has not reached exec */
 
 static bool leader_reaped(const struct child *child)
 {
@@ -169,8 +172,32 @@ static void climb(struct child *child)
     }
 }
 
+/* A start that hangs before exec (a directory on a dead server) holds up the spawner and every start behind it.  Its process has
+ * no pidfd of ours yet; the number is certain as long as this very launch is under way before and after it is opened. */
+static void break_start(struct child *child, int64_t now)
+{
+    struct nursery *nursery = child->nursery;
+    if (now < child->kill_at_ms + START_PATIENCE_MS) {
+        look_again_in(child, child->kill_at_ms + START_PATIENCE_MS - now);
+        return;
+    }
+    if (child->kill_began_at_ms == 0)
+        child->kill_began_at_ms = now;
+    tell_pending(child, now);
+    pid_t pid = atomic_load(&nursery->kinship.newborn);
+    if (atomic_load(&nursery->launching) == child && pid > 0) {
+        SCOPED_FD fd = os_pidfd_open(pid);
+        if (fd >= 0 && atomic_load(&nursery->launching) == child &&
+            atomic_load(&nursery->kinship.newborn) == pid)
+            (void)os_pidfd_signal(fd, SIGKILL);
+    }
+    look_again_later(child, INT64_MAX);
+}
+
 void child_pulse(struct child *child)
 {
+    if (child->state == CHILD_STARTING && child->stop_asked && list_empty(&child->due))
+        break_start(child, clock_mono_ms());
     if (child->stop_busy || !has_tree(child))
         return;
     if (leader_reaped(child) && slot_populated(child->slot) == 0)
@@ -211,6 +238,5 @@ void child_stop(struct child *child, enum cause cause, int64_t grace_ms)
     child->kill_at_ms = MIN(child->kill_at_ms, clock_mono_ms() + MAX(grace_ms, (int64_t)0));
     if (child->state == CHILD_STARTING)
         give_up_start(child);
-    else
-        child_pulse(child);
+    child_pulse(child);
 }

@@ -142,26 +142,35 @@ static int stop_all(struct sweep_target *target, struct kinship *kinship, bool a
     return 0;
 }
 
+static bool any_new(const struct proc_pids *members, const struct proc_pids *before)
+{
+    for (size_t i = 0; i < members->count; i++)
+        if (!proc_pids_has(before, members->pid[i]))
+            return true;
+    return false;
+}
+
+/* Rounds follow each other at once only while new members appear: what is merely slow to die, or cannot, is the caller's to ask
+ * for again later. */
 int sweep_kill(struct sweep_target *target, struct kinship *kinship, bool alone)
 {
-    int first = 0;
-    for (int round = 0; round < KILL_ROUNDS; round++) {
+    int first = 0, r = 0;
+    struct proc_pids before = { 0 };
+    for (int round = 0; r == 0 && round < KILL_ROUNDS; round++) {
         struct proc_pids members = { 0 };
-        int r = stop_all(target, kinship, alone, &members);
+        r = stop_all(target, kinship, alone, &members);
         if (r == 0)
             (void)signal_all(&members, SIGKILL);
-        int count = (int)members.count;
-        proc_pids_done(&members);
-        if (r < 0)
-            return r;
         if (round == 0)
-            first = count;
-        if (count == 0)
+            first = (int)members.count;
+        bool more = any_new(&members, &before);
+        proc_pids_done(&before);
+        before = members;
+        if (!more)
             break;
-        if (target->leader > 0 && count == 1 && round > 0)
-            break; /* only the leader is left, and the loop reaps it */
     }
-    return first;
+    proc_pids_done(&before);
+    return r < 0 ? r : first;
 }
 
 void sweep_own_children(void)

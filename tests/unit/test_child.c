@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/fanotify.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -159,7 +160,8 @@ RUNG_TEST(only_its_own_descriptors_are_open_in_a_job)
     m.launch.want_channel = true;
     m.launch.want_stdin = true;
     member_run(&m, 5000);
-    ck_assert_str_eq(m.out, "0\n1\n2\n3\n"); /* no pipeline: its pipe would be among them for a moment */
+    ck_assert_str_eq(m.out,
+                     "0\n1\n2\n3\n"); /* no pipeline: its pipe would be among them for a moment */
     member_done(&m);
     (void)close(forgotten);
 }
@@ -589,6 +591,35 @@ START_TEST(what_cannot_die_is_shown_and_holds_up_nobody)
 }
 END_TEST
 
+/* As on a dead file server: exec waits for an answer that nobody gives. */
+START_TEST(a_start_that_hangs_is_broken_off)
+{
+    static struct member m, next;
+    char path[128], *argv[] = { path, NULL };
+    (void)snprintf(path, sizeof path, "%s/hanging", family.dir);
+    write_script(path, "#!/bin/sh\nexit 0\n");
+    int fan = fanotify_init(FAN_CLASS_CONTENT | FAN_CLOEXEC, O_RDONLY);
+    if (fan < 0 || fanotify_mark(fan, FAN_MARK_ADD, FAN_OPEN_PERM, AT_FDCWD, path) != 0) {
+        printf("skipped, no fanotify permission events: %s\n", strerror(errno));
+        return;
+    }
+    member_init(&m, &family, CONTAIN_AUTO, argv);
+    member_start(&m);
+    member_sh(&next, &family, CONTAIN_AUTO, "exit 6");
+    member_start(&next);
+    family_pass(&family, 300);
+    ck_assert(!m.spawned && !next.spawned);
+    child_stop(m.child, CAUSE_CANCELLED, 100);
+    UNTIL(&family, &m.empty, 5000);
+    ck_assert_int_eq(m.verdict.cause, CAUSE_CANCELLED);
+    UNTIL(&family, &next.empty, 5000);
+    ck_assert_int_eq(next.verdict.exit_code, 6);
+    member_done(&m);
+    member_done(&next);
+    (void)close(fan);
+}
+END_TEST
+
 START_TEST(the_owner_decides_when_a_tree_is_emptied)
 {
     static struct member m;
@@ -821,6 +852,7 @@ int main(void)
     tcase_add_test(once, programs_are_found_in_the_jobs_own_path);
     tcase_add_test(once, a_frozen_job_dies);
     tcase_add_test(once, what_cannot_die_is_shown_and_holds_up_nobody);
+    tcase_add_test(once, a_start_that_hangs_is_broken_off);
     tcase_add_test(once, the_owner_decides_when_a_tree_is_emptied);
     tcase_add_test(once, a_limit_that_cannot_be_had_fails_the_start_and_is_named);
     tcase_add_test(once, strict_refuses_where_it_cannot_be_had);
