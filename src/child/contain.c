@@ -29,24 +29,27 @@ static void unusable(struct contain_hierarchy *hierarchy, int error, const char 
     (void)snprintf(hierarchy->why, sizeof hierarchy->why, "%s: %s", what, strerror(-error));
 }
 
-/* Find a hierarchy and try to make a cgroup in it; leaves the probe's directory in `made` ("" = none). */
-static void find(const char *controller, struct contain_hierarchy *ret, char made[CGROUP_PATH_MAX])
+/* Find a hierarchy: where is our own cgroup in it? */
+static bool locate(const char *controller, struct contain_hierarchy *ret)
 {
     *ret = (struct contain_hierarchy){ 0 };
-    made[0] = 0;
     int r = cgroup_own(controller, ret->base);
     if (r == -ENOENT) {
         (void)snprintf(ret->why, sizeof ret->why, "not mounted");
-        return;
+        return false;
     }
     ret->mounted = true;
-    if (r < 0) {
+    if (r < 0)
         unusable(ret, r,
                  r == -EXDEV ? "this process's cgroup is outside of what is mounted"
                              : "find own cgroup");
-        return;
-    }
+    return r >= 0;
+}
 
+/* Try to make a cgroup there; leaves the probe's directory in `made` ("" = none). */
+static void try_make(struct contain_hierarchy *ret, char made[CGROUP_PATH_MAX])
+{
+    made[0] = 0;
     char probe[CGROUP_PATH_MAX + 64];
     probe_name(probe, sizeof probe, ret->base);
     if (strlen(probe) >= CGROUP_PATH_MAX) {
@@ -93,8 +96,9 @@ static int try_fork(uint64_t flags, int cgroup, void (*fn)(void *))
     return r < 0 ? r : info.si_code == CLD_EXITED ? info.si_status : -ECANCELED;
 }
 
-/* Version 2: what beside the directory works. */
-static void probe_v2(struct contain_host *host, const char *made)
+/* Version 2: what beside the directory works.  Whoever has cgroup.kill (Linux 5.14) has CLONE_INTO_CGROUP (5.7), and root may use it:
+ * that need not be tried at every start. */
+static void probe_v2(struct contain_host *host, const char *made, bool thorough)
 {
     SCOPED_FD dir = open(made, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir < 0) {
@@ -102,7 +106,8 @@ static void probe_v2(struct contain_host *host, const char *made)
         return;
     }
     host->cgroup_kill = faccessat(dir, "cgroup.kill", W_OK, 0) == 0;
-    int r = try_fork(0, dir, leave_at_once);
+    bool sure = !thorough && host->cgroup_kill && geteuid() == 0;
+    int r = sure ? 0 : try_fork(0, dir, leave_at_once);
     host->clone_into_cgroup = r >= 0;
     if (r < 0)
         unusable(&host->v2, r, "start a process in the new cgroup (CLONE_INTO_CGROUP, Linux 5.7)");
@@ -110,13 +115,19 @@ static void probe_v2(struct contain_host *host, const char *made)
 
 /* A controller: in its own version 1 hierarchy, or in version 2 when that one offers it. */
 static void probe_controller(struct contain_host *host, const char *name,
-                             struct contain_hierarchy *ret, bool *is_v2)
+                             struct contain_hierarchy *ret, bool *is_v2, bool thorough)
 {
     char made[CGROUP_PATH_MAX];
     *is_v2 = false;
-    find(name, ret, made);
-    if (made[0] != 0)
-        (void)cgroup_remove(made);
+    if (locate(name, ret) && thorough) {
+        try_make(ret, made);
+        if (made[0] != 0)
+            (void)cgroup_remove(made);
+    } else if (ret->mounted && ret->why[0] == 0) {
+        ret->usable = access(ret->base, W_OK) == 0; /* few jobs have limits: mkdir(2) will tell those */
+        if (!ret->usable)
+            unusable(ret, -errno, "make a cgroup below the own one");
+    }
     if (ret->mounted || !host->v2.usable)
         return;
 
@@ -220,15 +231,16 @@ static void narrow(struct contain_host *host, const char *wish)
 void probe_host(struct contain_host *ret, bool thorough)
 {
     *ret = (struct contain_host){ 0 };
-    char made[CGROUP_PATH_MAX];
-    find("", &ret->v2, made);
+    char made[CGROUP_PATH_MAX] = "";
+    if (locate("", &ret->v2))
+        try_make(&ret->v2, made);
     if (made[0] != 0) {
-        probe_v2(ret, made);
+        probe_v2(ret, made, thorough);
         (void)cgroup_remove(made);
     }
-    probe_controller(ret, "memory", &ret->memory, &ret->memory_is_v2);
-    probe_controller(ret, "pids", &ret->pids, &ret->pids_is_v2);
-    probe_controller(ret, "cpu", &ret->cpu, &ret->cpu_is_v2);
+    probe_controller(ret, "memory", &ret->memory, &ret->memory_is_v2, thorough);
+    probe_controller(ret, "pids", &ret->pids, &ret->pids_is_v2, thorough);
+    probe_controller(ret, "cpu", &ret->cpu, &ret->cpu_is_v2, thorough);
     probe_pidns(ret, thorough || !ret->v2.usable);
 
     const char *wish = getenv("MANDOR_CONTAINMENT");
