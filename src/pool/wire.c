@@ -273,6 +273,7 @@ static int header_take(struct wire_decoder *decoder, const unsigned char **bytes
         .stream = (enum wire_stream)((header.flags & STREAM_MASK) >> STREAM_SHIFT),
         .last = header.flags & FLAG_LAST,
         .job = header.job,
+        .offset = decoder->offset,
         .total = header.len,
     };
     return 1;

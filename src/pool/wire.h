@@ -53,6 +53,7 @@ struct wire_frame {
     enum wire_stream stream; /* CHUNK and CREDIT; 0 otherwise */
     bool last;               /* CHUNK: with this byte, or without one, the stream has ended */
     uint64_t job;
+    uint64_t offset;              /* byte of the connection at which its header begins */
     const unsigned char *payload; /* borrowed: from the input or the decoder, until the next call */
     size_t len;                   /* bytes at payload */
     size_t at, total; /* payload is bytes at..at+len of total; whole frames: 0 and len */
