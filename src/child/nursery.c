@@ -231,6 +231,9 @@ static void guard_lost_over(struct nursery *nursery)
     if (base >= 0)
         (void)cgroup_kill(
             base); /* the caller exits now: also what could not be stopped one by one */
+    struct mandor_err err;
+    if (nursery->base_text != NULL && nursery_empty_dead(nursery->base_text, &err) < 0)
+        log_warn("%s, the next start sweeps", err.msg);
     if (nursery->on_guard_lost != NULL)
         nursery->on_guard_lost(nursery->arg);
 }

@@ -8,7 +8,7 @@ import pytest
 
 from harness import SOAK, alive, describe, sh, wait_for
 
-ROUNDS = int(os.environ.get("MANDOR_CRASH_ROUNDS", "300" if SOAK else "60"))
+ROUNDS = int(os.environ.get("MANDOR_CRASH_ROUNDS", "3000" if SOAK else "300"))
 SECOND = 1.5  # "within a second", with slack for a busy machine; MANDOR_TEST_SLACK stretches it
 
 TREE = ("setsid sh -c 'trap \"\" TERM HUP; touch {tmp}/a; while :; do sleep 1; done' & "
