@@ -130,6 +130,8 @@ struct slot *yard_pop(struct yard *yard)
 {
     (void)pthread_mutex_lock(&yard->lock);
     struct list *node = list_pop_front(&yard->idle);
+    if (node != NULL)
+        yard->idle_count--;
     (void)pthread_mutex_unlock(&yard->lock);
     return node == NULL ? NULL : LIST_ENTRY(node, struct slot, node);
 }
@@ -401,9 +403,11 @@ static struct slot *take_idle(struct yard *yard, enum spec_containment rung)
     LIST_FOREACH(slot, &yard->idle, struct slot, node) {
         if (slot->keeper != NULL && atomic_load(&slot->keeper->dead)) {
             list_remove(&slot->node);
+            yard->idle_count--;
             list_push_back(&dead, &slot->node);
         } else if (slot->rung == rung && found == NULL) {
             list_remove(&slot->node);
+            yard->idle_count--;
             found = slot;
         }
     }
@@ -562,7 +566,11 @@ struct slot *slot_give(struct yard *yard, struct slot *slot, bool clean)
         return slot;
 
     (void)pthread_mutex_lock(&yard->lock);
-    list_push_front(&yard->idle, &slot->node); /* the warmest first */
+    bool room = yard->idle_count < SLOT_IDLE_MAX;
+    if (room) {
+        list_push_front(&yard->idle, &slot->node); /* the warmest first */
+        yard->idle_count++;
+    }
     (void)pthread_mutex_unlock(&yard->lock);
-    return NULL;
+    return room ? NULL : slot;
 }

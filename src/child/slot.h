@@ -3,7 +3,8 @@
  *   slot_take ─▶ slot_plan ─▶ slot_enter, clone, slot_leave ─▶ … ─▶ slot_give ─▶ (idle, taken again) or slot_destroy
  *
  * A slot in which nothing had to be killed and which is empty is idle until the next attempt of its rung: that saves making and
- * removing a cgroup (or a namespace) for each job.  Any other one is destroyed.
+ * removing a cgroup (or a namespace) for each job.  Any other one is destroyed, and so is what exceeds SLOT_IDLE_MAX: each idle
+ * slot costs two descriptors and a cgroup.
  */
 #ifndef CHILD_SLOT_H
 #define CHILD_SLOT_H
@@ -35,6 +36,8 @@ struct slot {
     struct sweep_target target; /* group */
 };
 
+#define SLOT_IDLE_MAX 64
+
 struct yard {
     struct contain_host host;
     struct kinship *kinship;
@@ -43,7 +46,8 @@ struct yard {
     char limit_base[SLOT_LIMITS][CGROUP_PATH_MAX];
     int own_pidns; /* /proc/self/ns/pid, or -1 */
     pthread_mutex_t lock;
-    struct list idle;            /* under lock */
+    struct list idle;            /* under lock, as is its length */
+    size_t idle_count;
     _Atomic int64_t next;        /* number of the next slot */
     _Atomic int64_t group_alive; /* attempts in the group rung */
 };
