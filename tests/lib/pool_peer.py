@@ -119,8 +119,10 @@ class Peer:
         self.pings, self.seen = [], bytearray()
         self.out, self.eof = bytearray(), False
         self.log = tempfile.TemporaryFile()
+        if argv is None:  # no worker: for self_check()
+            return
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock = ours
+        self.sock, self.inode = ours, os.fstat(theirs.fileno()).st_ino
         self.sock.setblocking(False)
 
         def to_three():
@@ -207,8 +209,7 @@ class Peer:
     def _take(self):
         while len(self.seen) >= 16:
             length, type, flags, version, job = struct.unpack_from("<IBBHQ", self.seen)
-            if length > PAYLOAD_MAX:
-                raise ProtocolError(f"length {length}: {bytes(self.seen[:40])!r}")
+            self._check_header(length, type, flags, version, job)
             if len(self.seen) < 16 + length:
                 break
             payload = bytes(self.seen[16:16 + length])
@@ -219,21 +220,34 @@ class Peer:
 
     # --- frames of the worker
 
+    def _check_header(self, length, type, flags, version, number):
+        """What a header shows by itself, before its payload has come."""
+        def need(condition, why):
+            if not condition:
+                raise ProtocolError(f"type {type} flags {flags} version {version} job {number} length {length}: {why}: "
+                                    f"{bytes(self.seen[:40])!r}")
+
+        stream, last = flags >> 1, bool(flags & 1)
+        need(length <= PAYLOAD_MAX, "too long")
+        need(0 < type < 13 and type not in (JOB, CANCEL), "no frame of a worker")
+        need(version == 1, "version")
+        need(flags < 8, "reserved flags")
+        need(not last or type == CHUNK, "last")
+        need(stream in ((STDOUT, STDERR) if type == CHUNK else (STDIN,)), "stream")
+        need((type == HELLO) == (self.worker is None), "HELLO first, and once")
+        need(type != BYE or self.worker_bye is None, "BYE twice")
+        need((number == 0) == (type in (HELLO, PING, PONG, BYE)) or type == LOG, "job number")
+        need(number < 2**53, "job number")
+        need(length <= (PAYLOAD_MAX if type in (CHUNK, RESULT) else TEXT_MAX if type in (ERROR, PROGRESS, LOG) else CONTROL_MAX),
+             "too long")
+        need(length >= (1 - last if type == CHUNK else 1 if type in (RESULT, PROGRESS) else 2), "too short")
+
     def _on_frame(self, type, flags, version, number, payload):
         def need(condition, why):
             if not condition:
-                raise ProtocolError(f"{NAMES[type] if type < 13 else type} flags {flags} job {number}: {why}: {payload[:200]!r}")
+                raise ProtocolError(f"{NAMES[type]} flags {flags} job {number}: {why}: {payload[:200]!r}")
 
-        need(0 < type < 13 and type not in (JOB, CANCEL), "no frame of a worker")
-        need(version == 1, f"version {version}")
-        need(flags < 8, "reserved flags")
         stream, last = flags >> 1, bool(flags & 1)
-        need(not last or type == CHUNK, "last")
-        need(type in (CHUNK, CREDIT) or stream == 0, "a stream")
-        need(len(payload) <= (PAYLOAD_MAX if type in (CHUNK, RESULT) else
-                              TEXT_MAX if type in (ERROR, PROGRESS, LOG) else CONTROL_MAX), "too long")
-        need((type == HELLO) == (self.worker is None), "HELLO first, and once")
-        need((number == 0) == (type in (HELLO, PING, PONG, BYE)) or type == LOG, "job number")
         body = None
         if type != CHUNK:
             def no_constant(name):
@@ -254,7 +268,6 @@ class Peer:
         elif type == PONG:
             need(self.pings and body == {"n": self.pings.pop(0)}, "no such PING, or out of order")
         elif type == BYE:
-            need(self.worker_bye is None, "BYE twice")
             self.worker_bye = body
         elif type == LOG and number == 0:
             need(isinstance(body.get("text"), str), "text")
@@ -265,8 +278,6 @@ class Peer:
 
     def _on_job_frame(self, job, type, stream, last, body, payload, need):
         if type == CHUNK:
-            need(stream in (STDOUT, STDERR), "stream")
-            need(payload or last, "empty, and not the last")
             need(not job.out_ended[stream], "behind the last")
             need(len(payload) <= job.out_credit[stream], f"credit was {job.out_credit[stream]}")
             job.out_credit[stream] -= len(payload)
@@ -277,7 +288,7 @@ class Peer:
                 job.out_credit[stream] += grant
                 self.send(frame(CREDIT, {"bytes": grant}, job.end.number, stream))
         elif type == CREDIT:
-            need(stream == STDIN and type_is_uint(body.get("bytes"), 1, CREDIT_MAX - job.in_credit), "bytes")
+            need(type_is_uint(body.get("bytes"), 1, CREDIT_MAX - job.in_credit), "bytes")
             job.in_credit += body["bytes"]
             self._feed(job)
         elif type == PROGRESS:
@@ -548,6 +559,20 @@ def ping_is_answered_when_idle_and_in_a_job_that_waits(argv):
 
 
 @conformance
+def children_of_the_worker_do_not_inherit_the_socket(argv):
+    with Peer(argv) as peer:
+        assert peer.run({"op": "result", "value": 1}).result == 1
+        found = 0
+        for fd in Path(f"/proc/{peer.process.pid}/fd").iterdir():
+            if os.readlink(fd) == f"socket:[{peer.inode}]":
+                found += 1
+                info = Path(f"/proc/{peer.process.pid}/fdinfo/{fd.name}").read_text()
+                flags = int(info.split("flags:")[1].split()[0], 8)
+                assert flags & os.O_CLOEXEC, f"descriptor {fd.name} is not close-on-exec"
+        assert found, "the program under test is no leader: start it with exec"
+
+
+@conformance
 def bye_ends_an_idle_worker_with_exit_0(argv):
     with Peer(argv) as peer:
         peer.finish()
@@ -665,11 +690,55 @@ def peer_exit(peer):
     return code
 
 
+def refused(peer, data):
+    """Does the peer refuse these bytes of a worker?"""
+    try:
+        peer.seen += data
+        peer._take()
+    except ProtocolError:
+        return True
+    return False
+
+
+def self_check():
+    """This file judges workers: it must itself be right about the vectors."""
+    hello = bytes.fromhex(json.loads((VECTORS / "frames.json").read_text())["hello"]["worker"])
+    for row in json.loads((VECTORS / "malformed.json").read_text())["malformed"]:
+        if row["sender"] == "worker":
+            peer = Peer(None)
+            assert not refused(peer, bytes.fromhex(row["prefix"])), row["name"]
+            peer.eof = row["ends"]
+            assert refused(peer, bytes.fromhex(row["hex"])), row["name"]
+    for row in json.loads((VECTORS / "payloads.json").read_text())["payloads"]:
+        if row["sender"] == "worker" and "1024" not in row["why"]:  # Python's own depth is another
+            peer, type = Peer(None), NAMES.index(row["type"])
+            refused(peer, hello)
+            peer.jobs[1], peer.pings = Job(1, None, 0, 0, None), [7, 2**53 - 1]
+            if type != PING:
+                assert refused(peer, frame(type, bytes.fromhex(row["payload_hex"]), 1)) != row["valid"], row
+    for row in json.loads((VECTORS / "sessions.json").read_text())["sessions"]:
+        peer, wrong = Peer(None, credit=8), False
+        for step in row["steps"]:
+            data = bytes.fromhex(step["hex"])
+            number, = struct.unpack_from("<Q", data, 8)
+            assert not wrong, row["name"]
+            if step["from"] == "worker":
+                wrong = refused(peer, data)
+            elif data[4] == JOB:
+                peer.jobs[number] = Job(number, None, peer.worker["credit"], 8, None)
+            elif data[4] == PING:
+                peer.pings.append(json.loads(data[16:])["n"])
+            elif data[4] == CREDIT and number in peer.jobs:
+                peer.jobs[number].out_credit[data[5] >> 1] += json.loads(data[16:])["bytes"]
+        assert wrong == (row["by"] == "worker"), row["name"]
+
+
 def main():
     parser = argparse.ArgumentParser(description="Run the conformance list of the pool protocol against a worker.")
     parser.add_argument("-k", metavar="WORD", default="", help="only what has WORD in its name")
     parser.add_argument("worker", nargs="+")
     args = parser.parse_args()
+    self_check()
     chosen = [function for function in CONFORMANCE if args.k in function.__name__]
     failed = 0
     for function in chosen:

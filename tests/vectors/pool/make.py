@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Write the vectors of the pool protocol beside this file; with --check only say whether they are current.
+"""Write the vectors of the pool protocol beside this file, and the session in doc/pool-protocol.md; with --check only say
+whether they are current.
 
 They are made from the layout in doc/pool-protocol.md with struct.pack, by nothing that is tested with them.
 """
@@ -351,6 +352,41 @@ def sessions():
                      "protocol error that the last frame is, made by `by`", "sessions": rows}
 
 
+DOC = Path(__file__).parents[3] / "doc" / "pool-protocol.md"
+
+
+def spaced(data):
+    return " ".join(f"{byte:02x}" for byte in data)
+
+
+def example():
+    """The session that the documentation shows: header in hex, payload as text (JSON) or hex."""
+    mandor = {**MANDOR_HELLO, "credit": 8}
+    worker = {**WORKER_HELLO, "credit": 8}
+    steps = [("worker", frame(HELLO, worker)), ("mandor", frame(HELLO, mandor)), ("mandor", frame(PING, {"n": 1})),
+             ("worker", frame(PONG, {"n": 1})), ("mandor", a_job(1, {"upper": True}, stdin=True)),
+             ("mandor", frame(CHUNK, b"12345678", 1, stream=STDIN)), ("worker", frame(CREDIT, {"bytes": 8}, 1, stream=STDIN)),
+             ("worker", frame(PROGRESS, 50, 1)), ("worker", frame(CHUNK, b"12345678", 1, stream=STDOUT)),
+             ("mandor", frame(CHUNK, b"\xc3\xa9", 1, stream=STDIN, last=True)),
+             ("mandor", frame(CREDIT, {"bytes": 8}, 1, stream=STDOUT)), ("worker", frame(CHUNK, b"\xc3\xa9", 1, stream=STDOUT)),
+             ("worker", frame(CHUNK, b"", 1, stream=STDOUT, last=True)), ("worker", frame(LOG, {"text": "done"}, 1)),
+             ("worker", frame(RESULT, {"bytes": 10}, 1)), ("mandor", a_job(2)),
+             ("mandor", frame(CANCEL, {"reason": "timeout", "grace_ms": 5000}, 2)),
+             ("worker", frame(ERROR, {"message": "cancelled"}, 2)), ("mandor", frame(BYE, {"reason": "shutdown"}))]
+    lines = []
+    for sender, data in steps:
+        lines.append(f"{sender}  {spaced(data[:4])}  {data[4]:02x} {data[5]:02x}  {spaced(data[6:8])}  {spaced(data[8:16])}  {NAMES[data[4]]}")
+        if len(data) > 16:
+            lines.append("        " + (spaced(data[16:]) if data[4] == CHUNK else data[16:].decode()))
+    return "\n".join(lines)
+
+
+def with_example(text):
+    head, rest = text.split("<!-- session -->\n", 1)
+    tail = rest.split("<!-- end -->\n", 1)[1]
+    return f"{head}<!-- session -->\n```\n{example()}\n```\n<!-- end -->\n{tail}"
+
+
 def main():
     stale = []
     for make in (frames, malformed, payloads, credit, sessions):
@@ -361,6 +397,11 @@ def main():
                 stale.append(path.name)
         else:
             path.write_text(text)
+    text = DOC.read_text()
+    if "--check" not in sys.argv:
+        DOC.write_text(with_example(text))
+    elif with_example(text) != text:
+        stale.append(DOC.name)
     if stale:
         sys.exit("not current, run tests/vectors/pool/make.py: " + ", ".join(stale))
 
