@@ -1,5 +1,4 @@
 """System calls that fail, made to fail from outside: strace -e inject, prlimit."""
-import os
 import resource
 import sqlite3
 
@@ -26,15 +25,12 @@ def inject(*rules, path=None, follow=True):
 
 def test_an_fsync_that_fails_under_a_file_sink_never_publishes(mandor):
     job = mandor.add("echo", "x", stdout=f"file:{mandor.tmp}/d/out", attempts=1)
-    temporary = mandor.tmp / "d" / f".mandor.{job}.1"
-    (mandor.tmp / "d").mkdir()
-    done = mandor.run("work", "--drain", prefix=inject("fsync,fdatasync:error=EIO", path=temporary), env=NO_LEAKS)
+    # The database says fdatasync, so that this hits the file alone.
+    done = mandor.run("work", "--drain", prefix=inject("fsync:error=EIO"), env=NO_LEAKS)
     record = mandor.show(job)
-    if record["state"] == "completed":
-        pytest.skip("the temporary file has another name: no fsync was hit")
     assert (record["state"], record["cause"]) == ("failed", "sink"), (record, done)
     assert "I/O" in record["error"] or "EIO" in record["error"] or "Input/output" in record["error"], record
-    assert list((mandor.tmp / "d").iterdir()) == []
+    assert not (mandor.tmp / "d").exists() or list((mandor.tmp / "d").iterdir()) == []
 
 
 @pytest.mark.parametrize("error", ["EXDEV", "ENOSPC", "EACCES"])
@@ -57,16 +53,10 @@ def test_a_retry_after_a_passing_fault_completes(mandor):
 
 @pytest.mark.parametrize("error", ["EAGAIN", "ENOMEM"])
 def test_a_clone_that_fails_for_a_while_puts_the_job_back_uncharged(mandor, error):
-    """The third clone3 is the first job's; whatever it hits, no attempt is charged and the job completes."""
+    """Whichever clones it hits, no attempt is charged; the job completes, or mandor says that it could not start itself."""
     job = mandor.add("echo", "ran", attempts=1)
-    with mandor.worker(env=NO_LEAKS) as worker:
-        tracer = None
-        mandor.wait_state(mandor.add("true", queue="default"), "completed")
-        assert worker.running() and tracer is None
-    assert mandor.show(job)["state"] == "completed"
-    again = mandor.add("echo", "ran", attempts=1)
-    done = mandor.run("work", "--drain", prefix=["prlimit", "--nproc=1:1"] if os.getuid() else inject(f"clone3:error={error}:when=1..3"), env=NO_LEAKS, timeout=90)
-    record = mandor.show(again)
+    done = mandor.run("work", "--drain", prefix=inject(f"clone3:error={error}:when=1..3"), env=NO_LEAKS, timeout=90)
+    record = mandor.show(job)
     if done.code == 125:
         assert done.cause, done  # could not even start itself: said so
         assert record["state"] == "waiting" and record["attempts_used"] == 0, record

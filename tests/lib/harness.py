@@ -466,9 +466,9 @@ class Mandor:
         return self.ok("stats", "--json").json()
 
     def logs_of(self, job, *args):
-        """A job's stdout, or with --stderr its stderr, which `logs` prints on stderr."""
+        """One stream of a job, wherever `logs` prints it."""
         done = self.ok("logs", job, *args)
-        return done.err if "--stderr" in args else done.out
+        return done.out or done.err if "--stderr" in args else done.out
 
     def wait_state(self, job, *states, deadline=30):
         """Wait until the job is in one of `states`; returns its record."""
