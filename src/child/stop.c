@@ -95,7 +95,7 @@ static void stop_done(struct lane_task *task)
         log_debug("child", "child %s: stop operation %d: %s", child->label, (int)child->op,
                   strerror(-child->op_result));
 
-    if (child->op == OP_KILL && child->op_result != 0)
+    if (child->op == OP_KILL && child->op_result != 0 && child->op_result != -EAGAIN)
         killed_some(child, child->op_result, !began_reaped);
     if (child->op != OP_TERMINATE && child->op_result == 0 && began_reaped) {
         tree_is_empty(child);

@@ -56,16 +56,34 @@ static bool belongs(const struct sweep_target *target, const struct proc_stat *s
     return alone && target->subreaper && !proc_cgroup_has(stat->pid, "/mandor-");
 }
 
-/* Drop the dead from the list. */
-static void keep_living(struct proc_pids *members)
+/* Drop the dead from the list; returns how many those were. */
+static size_t keep_living(struct proc_pids *members)
 {
-    size_t kept = 0;
-    for (size_t i = 0; i < members->count; i++) {
+    size_t kept = 0, listed = members->count;
+    for (size_t i = 0; i < listed; i++) {
         struct proc_stat stat;
         if (proc_stat_read(members->pid[i], &stat) == 0 && stat.state != 'Z' && stat.state != 'X')
             members->pid[kept++] = members->pid[i];
     }
     members->count = kept;
+    return listed - kept;
+}
+
+/* Look at one process that was re-parented to us.  Returns 0, -EAGAIN (it died before it could be told whose it was) or -errno. */
+static int consider(struct sweep_target *target, struct kinship *kinship, bool alone, pid_t pid,
+                    struct proc_pids *members)
+{
+    struct kin *kin = NULL;
+    struct proc_stat stat;
+    if (pid == getpid() || proc_pids_has(members, pid) || kin_find(kinship, pid, &kin) != 0 ||
+        kin != NULL)
+        return 0;
+    int r = proc_stat_read(pid, &stat);
+    if (target->subreaper && (r == -ESRCH || (r == 0 && stat.state == 'Z')))
+        return proc_cgroup_has(pid, "/mandor-") ? 0 : -EAGAIN;
+    if (r < 0 || (target->subreaper && stat.ppid != getpid()))
+        return 0;
+    return belongs(target, &stat, alone) ? take_tree(target, pid, members) : 0;
 }
 
 int sweep_members(struct sweep_target *target, struct kinship *kinship, bool alone,
@@ -76,20 +94,15 @@ int sweep_members(struct sweep_target *target, struct kinship *kinship, bool alo
     struct proc_pids candidates = { 0 };
     if (r == 0)
         r = target->subreaper ? proc_children(getpid(), &candidates) : proc_all(&candidates);
+    bool vanished = false;
     for (size_t i = 0; r == 0 && i < candidates.count; i++) {
-        pid_t pid = candidates.pid[i];
-        struct kin *kin = NULL;
-        struct proc_stat stat;
-        if (pid == getpid() || proc_pids_has(members, pid) || kin_find(kinship, pid, &kin) != 0 ||
-            kin != NULL || proc_stat_read(pid, &stat) != 0 ||
-            (target->subreaper && stat.ppid != getpid()))
-            continue;
-        if (belongs(target, &stat, alone))
-            r = take_tree(target, pid, members);
+        r = consider(target, kinship, alone, candidates.pid[i], members);
+        vanished |= r == -EAGAIN;
+        r = r == -EAGAIN ? 0 : r;
     }
     proc_pids_done(&candidates);
-    keep_living(members);
-    return r;
+    vanished |= keep_living(members) > 0;
+    return r == 0 && vanished && members->count == 0 ? -EAGAIN : r;
 }
 
 /* Send a signal if the number still means the process that was listed. */
@@ -116,19 +129,21 @@ int sweep_terminate(struct sweep_target *target, struct kinship *kinship, bool a
 {
     struct proc_pids members = { 0 };
     int r = sweep_members(target, kinship, alone, &members);
+    r = r == -EAGAIN ? 0 : r;
     int count = r < 0 ? 0 : signal_all(&members, SIGTERM);
     proc_pids_done(&members);
     return r < 0 ? r : count;
 }
 
-/* SIGSTOP whatever is found until a listing holds nothing new. */
+/* SIGSTOP whatever is found until a listing holds nothing new.  0, -EAGAIN (see sweep_members()) or -errno. */
 static int stop_all(struct sweep_target *target, struct kinship *kinship, bool alone,
                     struct proc_pids *stopped)
 {
+    int r = 0;
     for (int pass = 0; pass < STOP_PASSES; pass++) {
         struct proc_pids members = { 0 };
-        int r = sweep_members(target, kinship, alone, &members);
-        bool grown = false;
+        r = sweep_members(target, kinship, alone, &members);
+        bool grown = r == -EAGAIN; /* try to meet the heir */
         for (size_t i = 0; r == 0 && i < members.count; i++) {
             if (proc_pids_has(stopped, members.pid[i]))
                 continue;
@@ -136,10 +151,10 @@ static int stop_all(struct sweep_target *target, struct kinship *kinship, bool a
             r = proc_pids_add(stopped, members.pid[i]);
         }
         proc_pids_done(&members);
-        if (r < 0 || !grown)
+        if ((r < 0 && r != -EAGAIN) || !grown)
             return r;
     }
-    return 0;
+    return stopped->count == 0 ? -EAGAIN : 0;
 }
 
 static bool any_new(const struct proc_pids *members, const struct proc_pids *before)
@@ -151,26 +166,27 @@ static bool any_new(const struct proc_pids *members, const struct proc_pids *bef
 }
 
 /* Rounds follow each other at once only while new members appear: what is merely slow to die, or cannot, is the caller's to ask
- * for again later. */
+ * for again later.  The children file may miss an entry, so being empty is believed the second time (proc_pid_children(5)). */
 int sweep_kill(struct sweep_target *target, struct kinship *kinship, bool alone)
 {
     int first = 0, r = 0;
+    bool unsure = false, again = true;
     struct proc_pids before = { 0 };
-    for (int round = 0; r == 0 && round < KILL_ROUNDS; round++) {
+    for (int round = 0; r == 0 && again && round < KILL_ROUNDS; round++) {
         struct proc_pids members = { 0 };
         r = stop_all(target, kinship, alone, &members);
         if (r == 0)
             (void)signal_all(&members, SIGKILL);
-        if (round == 0)
+        unsure |= r == -EAGAIN;
+        r = r == -EAGAIN ? 0 : r;
+        if (first == 0)
             first = (int)members.count;
-        bool more = any_new(&members, &before);
+        again = any_new(&members, &before) || round == 0;
         proc_pids_done(&before);
         before = members;
-        if (!more)
-            break;
     }
     proc_pids_done(&before);
-    return r < 0 ? r : first;
+    return r < 0 ? r : first == 0 && unsure ? -EAGAIN : first;
 }
 
 void sweep_own_children(void)

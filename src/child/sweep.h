@@ -25,15 +25,17 @@ struct sweep_target {
 
 void sweep_done(struct sweep_target *target);
 
-/* Append the live members (no zombies).  alone: no other attempt of this rung is alive.  0 or -errno.  Killer thread. */
+/* Append the live members (no zombies).  alone: no other attempt of this rung is alive.
+ * Returns 0; -EAGAIN when nobody alive was found but somebody of it died under our eyes, so that its heir may be alive (a
+ * process that always forks and leaves is never there when it is looked at); or -errno.  Killer thread. */
 MUST_CHECK int sweep_members(struct sweep_target *target, struct kinship *kinship, bool alone,
                              struct proc_pids *members);
 
 /* SIGTERM to each member once; returns how many, or -errno. */
 int sweep_terminate(struct sweep_target *target, struct kinship *kinship, bool alone);
 
-/* Stop all members until no new one appears, then SIGKILL them, repeated for a short while; returns how many were found alive at first,
- * 0 when there was none, or -errno. */
+/* Stop all members until no new one appears, then SIGKILL them, repeated for a short while; returns how many were found alive
+ * at first, 0 when it is certain that there was none, -EAGAIN (nobody seen, not certain) or -errno. */
 int sweep_kill(struct sweep_target *target, struct kinship *kinship, bool alone);
 
 /* Kill and reap all children of this process until it has none.  For the guard: blocking, without an end if one cannot die. */

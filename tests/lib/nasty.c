@@ -6,9 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
-extern char **environ;
+#define LIFE_S \
+    60 /* if a test dies before its nasty child does, the machine must not suffer for ever */
+
+static time_t born;
+
+static int too_old(void)
+{
+    return time(NULL) - born > LIFE_S;
+}
 
 /* Double fork, new session, all descriptors closed, environment gone from /proc only if asked. */
 static void daemonise(void)
@@ -25,7 +34,7 @@ static void daemonise(void)
 /* Always somebody else: a new process in a new session takes over and the old one leaves. */
 static void comet(void)
 {
-    for (;;) {
+    while (!too_old()) {
         pid_t pid = fork();
         if (pid > 0)
             _exit(0);
@@ -36,8 +45,9 @@ static void comet(void)
 
 static void sleep_for_ever(void)
 {
-    for (;;)
-        (void)pause();
+    while (!too_old())
+        (void)sleep(1);
+    _exit(0);
 }
 
 /* n children that fork again, each in a group of its own, and outlive us. */
@@ -51,6 +61,8 @@ static void helpers(int n)
         }
 }
 
+static char *volatile last_page; /* so that no compiler thinks the memory unused */
+
 static void eat(size_t megabytes)
 {
     for (size_t i = 0; i < megabytes; i++) {
@@ -58,11 +70,13 @@ static void eat(size_t megabytes)
         if (page == NULL)
             _exit(3);
         memset(page, (int)i | 1, 1 << 20);
+        last_page = page;
     }
 }
 
 int main(int argc, char **argv)
 {
+    born = time(NULL);
     const char *mode = argc > 1 ? argv[1] : "";
     int number = argc > 2 ? atoi(argv[2]) : 0;
     if (strcmp(mode, "daemon") == 0) {
@@ -75,7 +89,7 @@ int main(int argc, char **argv)
     } else if (strcmp(mode, "helpers") == 0) {
         helpers(number);
     } else if (strcmp(mode, "bomb") == 0) {
-        for (;;)
+        while (!too_old())
             (void)fork();
     } else if (strcmp(mode, "eat") == 0) {
         if (fork() == 0)
@@ -85,7 +99,7 @@ int main(int argc, char **argv)
         (void)wait(NULL);
         sleep_for_ever();
     } else if (strcmp(mode, "spin") == 0) {
-        for (volatile unsigned long i = 0;; i++)
+        for (volatile unsigned long i = 0; i % 4096 != 0 || !too_old(); i++)
             continue;
     } else if (strcmp(mode, "stubborn") == 0) {
         for (int sig = 1; sig < 32; sig++)

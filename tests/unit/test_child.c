@@ -10,6 +10,7 @@
 
 #include "../lib/family.h"
 #include "base/clock.h"
+#include "base/metrics.h"
 #include "child/child_int.h"
 #include "os/cgroup.h"
 #include "os/proc.h"
@@ -462,6 +463,26 @@ RUNG_TEST(a_stop_at_any_moment_of_a_start_works) /* R32 */
     ck_assert_int_eq(own_zombies(), 0);
 }
 
+RUNG_TEST(a_stop_around_the_natural_end_leaves_one_clear_verdict) /* R15 */
+{
+    for (int i = 0; i < 150; i++) {
+        static struct member m;
+        member_sh(&m, &family, rung, i % 2 == 0 ? "exit 3" : "sleep 0.002; exit 3");
+        member_start(&m);
+        UNTIL(&family, &m.spawned, 5000);
+        for (int turn = 0; turn < i % 5; turn++)
+            family_pass(&family, i % 2); /* to a moment around the end */
+        if (!m.empty)
+            child_stop(m.child, CAUSE_CANCELLED, i % 3 * 100);
+        UNTIL(&family, &m.empty, 5000);
+        bool stopped = m.verdict.cause == CAUSE_CANCELLED;
+        ck_assert(stopped || m.verdict.cause == CAUSE_EXIT);
+        ck_assert(m.verdict.exit_code == 3 || (stopped && m.verdict.signal > 0));
+        member_done(&m);
+    }
+    ck_assert_int_eq(own_zombies(), 0);
+}
+
 RUNG_TEST(what_a_leader_leaves_behind_is_killed) /* R20, R22, R25 */
 {
     static const char *const scripts[] = {
@@ -489,6 +510,10 @@ RUNG_TEST(what_forks_faster_than_it_is_found_loses)
         static struct member m;
         member_init(&m, &family, rung, nasty_args("comet", NULL));
         member_run(&m, 20000);
+        int64_t reaped = metric_get(METRIC_orphans_reaped);
+        family_pass(&family, 100); /* a survivor would leave a zombie with us every moment */
+        ck_assert_int_le(metric_get(METRIC_orphans_reaped) - reaped, 2);
+        ck_assert_int_eq(own_zombies(), 0);
         member_done(&m);
     }
 }
@@ -839,6 +864,7 @@ int main(void)
     EACH(a_stopped_job_is_not_an_ended_one_and_dies_all_the_same);
     EACH(a_continued_job_goes_on);
     EACH(a_stop_at_any_moment_of_a_start_works);
+    EACH(a_stop_around_the_natural_end_leaves_one_clear_verdict);
     EACH(what_a_leader_leaves_behind_is_killed);
     EACH(what_forks_faster_than_it_is_found_loses);
     EACH(a_fork_bomb_in_a_cap_is_cleared_away);
