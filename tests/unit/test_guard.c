@@ -208,6 +208,8 @@ START_TEST(a_killed_guard_takes_worker_and_jobs_with_it)
     ck_assert_int_ge(gone_after(&rig), 0);
     (void)poll(NULL, 0, 100); /* a start that was under way would show itself now */
     ck_assert_int_eq(marked_alive(rig.mark), 0);
+    ck_assert_int_eq(nursery_empty_dead(rig.hello.base, NULL), 0); /* empty directories are the next start's */
+    ck_assert(cgroup_is_gone(&rig));
 }
 END_TEST
 
