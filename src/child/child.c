@@ -352,6 +352,13 @@ void child_close(struct child *child)
     uv_close((uv_handle_t *)&child->timer, watch_closed);
 }
 
+void child_suspend(struct child *child, bool on)
+{
+    OBJ_CHECK(child, CHILD_MAGIC);
+    if (child->state == CHILD_RUNNING)
+        (void)kill(-child->kin.pid, on ? SIGSTOP : SIGCONT); /* unreaped, so the group is still its own */
+}
+
 /* ---- queries ---- */
 
 pid_t child_pid(const struct child *child)

@@ -61,6 +61,10 @@ MUST_CHECK int child_start(struct nursery *nursery, const struct child_launch *l
  * Before on_spawned it is remembered.  After on_exited it still hastens the tree's end. */
 void child_stop(struct child *child, enum cause cause, int64_t grace_ms);
 
+/* Stop (SIGSTOP) or continue (SIGCONT) the leader's process group, for a terminal's ^Z.  Nothing before on_spawned or after on_exited: the
+ * number could be a stranger's (R18). */
+void child_suspend(struct child *child, bool on);
+
 /* The owner has what it wants of the tree (drain is over): let what a stop began run out its grace, kill the rest, on_empty. */
 void child_empty(struct child *child);
 

@@ -28,14 +28,14 @@ struct run {
     struct outputs outputs;
     struct execution *execution;
     struct verdict verdict;
-    uv_signal_t signals[4];
+    uv_signal_t signals[6];
     int stop_signal; /* the first that asked us to end; 0 = none */
     bool progress, ended;
     char name[32], scratch[512];
 };
 
-static const int stop_signals[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
-_Static_assert(ARRAY_LEN(stop_signals) == ARRAY_LEN(((struct run *)0)->signals),
+static const int watched[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT };
+_Static_assert(ARRAY_LEN(watched) == ARRAY_LEN(((struct run *)0)->signals),
                "one handle a signal");
 
 /* ---- the result ---- */
@@ -97,7 +97,7 @@ static void on_execution_closed(void *arg)
     outputs_close(&run->outputs);
     filter_pool_close(run->filters);
     nursery_close(run->nursery, NULL, NULL);
-    for (size_t i = 0; i < ARRAY_LEN(stop_signals); i++)
+    for (size_t i = 0; i < ARRAY_LEN(watched); i++)
         uv_close((uv_handle_t *)&run->signals[i], NULL);
 }
 
@@ -125,6 +125,14 @@ static void on_progress(void *arg, const json_t *progress)
         (void)fprintf(stderr, "progress: %s\n", text);
 }
 
+/* ^Z: the job first, then we; the guard stops by itself and relays the SIGCONT that ends it. */
+static void suspend(struct run *run, bool on)
+{
+    execution_suspend(run->execution, on);
+    if (on)
+        (void)raise(SIGSTOP);
+}
+
 /* INT, TERM, HUP end the tree; a second one kills it. */
 static void on_signal(uv_signal_t *handle, int signum)
 {
@@ -133,6 +141,10 @@ static void on_signal(uv_signal_t *handle, int signum)
 
     if (run->ended)
         return;
+    if (signum == SIGTSTP || signum == SIGCONT) {
+        suspend(run, signum == SIGTSTP);
+        return;
+    }
     (void)snprintf(why, sizeof why, "%s", strsignal(signum));
     execution_stop(run->execution, CAUSE_CANCELLED, run->stop_signal != 0 ? 0 : -1, why);
     if (run->stop_signal == 0)
@@ -187,10 +199,10 @@ static int start_parts(struct run *run, int guard_fd, struct mandor_err *err)
                                       .env_pass = run->env_pass };
     if (signal(SIGPIPE, SIG_IGN) == SIG_ERR)
         return err_set(err, -errno, FAULT_HOST, "ignore SIGPIPE");
-    for (size_t i = 0; i < ARRAY_LEN(stop_signals); i++) {
+    for (size_t i = 0; i < ARRAY_LEN(watched); i++) {
         (void)uv_signal_init(&run->loop, &run->signals[i]);
         run->signals[i].data = run;
-        if ((r = uv_signal_start(&run->signals[i], on_signal, stop_signals[i])) < 0)
+        if ((r = uv_signal_start(&run->signals[i], on_signal, watched[i])) < 0)
             return err_set(err, r, FAULT_HOST, "watch signals");
         uv_unref((uv_handle_t *)&run->signals[i]);
     }

@@ -536,6 +536,11 @@ static int start(struct execution *execution, struct mandor_err *err)
     return 0;
 }
 
+static void suspend(struct execution *execution, bool on)
+{
+    child_suspend(state_of(execution)->child, on);
+}
+
 static void sink_ready(struct execution *execution, struct sink *sink, int result, const struct mandor_err *err)
 {
     struct process *process = state_of(execution);
@@ -626,6 +631,7 @@ const struct executor_ops executor_process = {
     .state_size = sizeof(struct process),
     .start = start,
     .stop = stop,
+    .suspend = suspend,
     .sink_ready = sink_ready,
     .filter = filter,
     .stream_result = stream_result,

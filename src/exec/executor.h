@@ -52,6 +52,8 @@ MUST_CHECK int executor_start(const struct execution_request *request, const str
 /* End it: cause wins over what follows.  grace_ms < 0 takes the job's kill_after.  Timeouts of the spec are the executor's own
  * affair; this is for cancel, shutdown, lost lease and sink failures. */
 void execution_stop(struct execution *execution, enum cause cause, int64_t grace_ms, const char *why);
+/* Stop or continue what runs, for a terminal's ^Z.  Executors whose jobs share a process do nothing. */
+void execution_suspend(struct execution *execution, bool on);
 /* A sink of the request has opened, or failed to (result < 0: the attempt ends with cause sink). */
 void execution_sink_ready(struct execution *execution, struct sink *sink, int result, const struct mandor_err *err);
 

@@ -10,6 +10,7 @@ struct executor_ops {
     size_t state_size; /* private state behind execution_state(); zeroed and freed by the core */
     int (*start)(struct execution *execution, struct mandor_err *err);
     void (*stop)(struct execution *execution, enum cause cause, int64_t grace_ms, const char *why);
+    void (*suspend)(struct execution *execution, bool on); /* NULL = not offered */
     void (*sink_ready)(struct execution *execution, struct sink *sink, int result, const struct mandor_err *err);
     struct filter *(*filter)(struct execution *execution, bool want_stderr);
     int (*stream_result)(const struct execution *execution, bool want_stderr);

@@ -56,6 +56,13 @@ void execution_stop(struct execution *execution, enum cause cause, int64_t grace
     execution->ops->stop(execution, cause, grace_ms, why);
 }
 
+void execution_suspend(struct execution *execution, bool on)
+{
+    OBJ_CHECK(execution, EXECUTION_MAGIC);
+    if (execution->ops->suspend != NULL)
+        execution->ops->suspend(execution, on);
+}
+
 void execution_sink_ready(struct execution *execution, struct sink *sink, int result,
                           const struct mandor_err *err)
 {
