@@ -28,15 +28,15 @@ struct run {
     struct outputs outputs;
     struct execution *execution;
     struct verdict verdict;
-    uv_signal_t signals[4];
+    uv_signal_t signals[6];
     int stop_signal; /* the first that asked us to end; 0 = none */
     bool progress, ended;
+    pid_t pid; /* of the command while it runs, else 0 */
     char name[32], scratch[512];
 };
 
-static const int stop_signals[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
-_Static_assert(ARRAY_LEN(stop_signals) == ARRAY_LEN(((struct run *)0)->signals),
-               "one handle a signal");
+static const int watched[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT };
+_Static_assert(ARRAY_LEN(watched) == ARRAY_LEN(((struct run *)0)->signals), "one handle a signal");
 
 /* ---- the result ---- */
 
@@ -97,7 +97,7 @@ static void on_execution_closed(void *arg)
     outputs_close(&run->outputs);
     filter_pool_close(run->filters);
     nursery_close(run->nursery, NULL, NULL);
-    for (size_t i = 0; i < ARRAY_LEN(stop_signals); i++)
+    for (size_t i = 0; i < ARRAY_LEN(watched); i++)
         uv_close((uv_handle_t *)&run->signals[i], NULL);
 }
 
@@ -125,6 +125,30 @@ static void on_progress(void *arg, const json_t *progress)
         (void)fprintf(stderr, "progress: %s\n", text);
 }
 
+static void on_running(void *arg, pid_t pid, const char *slot, const char *containment)
+{
+    struct run *run = arg;
+
+    (void)slot, (void)containment;
+    run->pid = pid;
+}
+
+/* "draining" comes in the turn in which the command was reaped: from then on its number may be another's (R18). */
+static void on_phase(void *arg, const char *phase)
+{
+    struct run *run = arg;
+
+    if (str_eq(phase, "draining"))
+        run->pid = 0;
+}
+
+/* ^Z and fg: the command has a session of its own, so the terminal's signals end at us; hand them to its process group. */
+static void suspend(const struct run *run, bool stop)
+{
+    if (run->pid > 0)
+        (void)kill(-run->pid, stop ? SIGSTOP : SIGCONT);
+}
+
 /* INT, TERM, HUP end the tree; a second one kills it. */
 static void on_signal(uv_signal_t *handle, int signum)
 {
@@ -133,6 +157,10 @@ static void on_signal(uv_signal_t *handle, int signum)
 
     if (run->ended)
         return;
+    if (signum == SIGTSTP || signum == SIGCONT) {
+        suspend(run, signum == SIGTSTP);
+        return;
+    }
     (void)snprintf(why, sizeof why, "%s", strsignal(signum));
     execution_stop(run->execution, CAUSE_CANCELLED, run->stop_signal != 0 ? 0 : -1, why);
     if (run->stop_signal == 0)
@@ -187,10 +215,10 @@ static int start_parts(struct run *run, int guard_fd, struct mandor_err *err)
                                       .env_pass = run->env_pass };
     if (signal(SIGPIPE, SIG_IGN) == SIG_ERR)
         return err_set(err, -errno, FAULT_HOST, "ignore SIGPIPE");
-    for (size_t i = 0; i < ARRAY_LEN(stop_signals); i++) {
+    for (size_t i = 0; i < ARRAY_LEN(watched); i++) {
         (void)uv_signal_init(&run->loop, &run->signals[i]);
         run->signals[i].data = run;
-        if ((r = uv_signal_start(&run->signals[i], on_signal, stop_signals[i])) < 0)
+        if ((r = uv_signal_start(&run->signals[i], on_signal, watched[i])) < 0)
             return err_set(err, r, FAULT_HOST, "watch signals");
         uv_unref((uv_handle_t *)&run->signals[i]);
     }
@@ -199,7 +227,9 @@ static int start_parts(struct run *run, int guard_fd, struct mandor_err *err)
 
 static int start_job(struct run *run, struct mandor_err *err)
 {
-    static const struct execution_events events = { .on_progress = on_progress,
+    static const struct execution_events events = { .on_running = on_running,
+                                                    .on_phase = on_phase,
+                                                    .on_progress = on_progress,
                                                     .on_ended = on_ended };
     struct outputs_place place = {
         .id = run->name, .queue = run->spec->queue, .attempt = 1, .data_dir = run->scratch
