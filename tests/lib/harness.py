@@ -316,11 +316,12 @@ class Worker:
         return self.proc.poll() is None
 
     def kill(self, guard=True, worker=True):
-        """SIGKILL, both at the same moment unless told otherwise."""
+        """SIGKILL; both are stopped first, so that neither sees the other one die."""
         targets = ([self.pid] if worker else []) + ([self.guard_pid] if guard else [])
-        for pid in targets:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for number in [signal.SIGSTOP] * (len(targets) > 1) + [signal.SIGKILL]:
+            for pid in targets:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
     def end(self, timeout=20):
         """SIGTERM; SIGKILL when that does not do."""

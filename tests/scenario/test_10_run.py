@@ -1,4 +1,5 @@
 """`mandor run`: one command under supervision, no queue."""
+import contextlib
 import os
 import pty
 import signal
@@ -247,40 +248,41 @@ def test_a_sink_target_that_is_a_directory_is_refused(mandor):
 TREE = 'sleep 600 & setsid sleep 601 & echo up; wait'
 
 
-def started(mandor, *args, **kw):
-    """A run whose child said `up`."""
-    context = mandor.background("run", *args, stdout=subprocess.PIPE, **kw)
-    run = context.__enter__()
-    read_until(run.proc.stdout.fileno(), b"up\n")
-    return context, run
+@pytest.fixture
+def started(mandor):
+    """Starts a run whose child says `up`, and ends it with the test."""
+    with contextlib.ExitStack() as stack:
+        def start(*args):
+            run = stack.enter_context(mandor.background("run", *args, stdout=subprocess.PIPE))
+            read_until(run.proc.stdout.fileno(), b"up\n")
+            return run
+
+        yield start
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_run_ends_the_whole_tree(mandor, number):
-    context, run = started(mandor, "--", *sh(TREE))
+def test_a_signal_to_run_ends_the_whole_tree(mandor, started, number):
+    run = started("--", *sh(TREE))
     run.signal(number)
     code = run.wait(20)
     assert code != 0
     assert not mandor.left(), "something is alive after run has ended"
-    context.__exit__(None, None, None)
 
 
-def test_a_signalled_run_gives_its_child_the_grace(mandor):
-    context, run = started(mandor, "--", *sh('trap "echo bye; exit 9" TERM; echo up; while :; do sleep 0.05; done'))
+def test_a_signalled_run_gives_its_child_the_grace(mandor, started):
+    run = started("--", *sh('trap "echo bye; exit 9" TERM; echo up; while :; do sleep 0.05; done'))
     run.signal(signal.SIGTERM)
     assert read_until(run.proc.stdout.fileno(), b"bye\n")
     run.wait(20)
-    context.__exit__(None, None, None)
 
 
-def test_a_second_signal_kills_at_once(mandor):
-    context, run = started(mandor, "--kill-after", "10m", "--", *sh('trap "echo heard" TERM INT; echo up; while :; do sleep 0.05; done'))
+def test_a_second_signal_kills_at_once(mandor, started):
+    run = started("--kill-after", "10m", "--", *sh('trap "echo heard" TERM INT; echo up; while :; do sleep 0.05; done'))
     run.signal(signal.SIGINT)
     read_until(run.proc.stdout.fileno(), b"heard\n")
     run.signal(signal.SIGINT)
     run.wait(20)
     assert not mandor.left()
-    context.__exit__(None, None, None)
 
 
 def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(mandor):
@@ -288,8 +290,8 @@ def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(mandor):
     assert done.code == 124, done
 
 
-def test_a_stopped_terminal_run_stops_its_child_and_continues_with_it(mandor):
-    context, run = started(mandor, "--", *sh("echo up; while :; do sleep 0.02; done"))
+def test_a_stopped_terminal_run_stops_its_child_and_continues_with_it(mandor, started):
+    run = started("--", *sh("echo up; while :; do sleep 0.02; done"))
     job = wait_for(lambda: [p for p in mandor.jobs_left()], 10)
     leader = min(job)
     run.signal(signal.SIGTSTP)
@@ -297,7 +299,6 @@ def test_a_stopped_terminal_run_stops_its_child_and_continues_with_it(mandor):
     wait_for(lambda: (s := proc_stat(run.guard_pid)) and s[0] in "Tt", 10, "run itself to be stopped")
     run.signal(signal.SIGCONT)
     wait_for(lambda: (s := proc_stat(leader)) and s[0] not in "Tt", 10, "the child to go on")
-    context.__exit__(None, None, None)
 
 
 def test_ctrl_c_on_a_terminal_reaches_run_and_ends_it(mandor):
