@@ -62,7 +62,7 @@ struct child {
     struct slot *slot;
     int pidfd;
     struct child_pipes pipes;
-    int given[2]; /* stdout_fd, stderr_fd: duplicates until the clone */
+    int given[3]; /* stdout_fd, stderr_fd, channel_fd: duplicates until the clone */
     char *tmp_dir, *work_dir;
     unsigned limits_asked, limits_enforced; /* LIMIT_ bits */
     bool cpu_limited, file_limited,

@@ -79,7 +79,7 @@ static int make_stdio(struct launch *launch)
     stdio[0] = want->inherit_stdin ? -1 : child->nursery->dev_null;
     stdio[1] = child->given[0];
     stdio[2] = child->given[1];
-    stdio[3] = -1;
+    stdio[3] = child->given[2];
 
     int r = 0;
     if (want->want_stdin && (r = make_pipe(&pipes->in, &ends[0], false)) == 0)
@@ -90,7 +90,7 @@ static int make_stdio(struct launch *launch)
     if (r == 0 && !want->inherit_stderr && child->given[1] < 0 &&
         (r = make_pipe(&pipes->err, &ends[2], true)) == 0)
         stdio[2] = ends[2];
-    if (r == 0 && want->want_channel && (r = make_pipe(&pipes->channel, &ends[3], true)) == 0)
+    if (r == 0 && want->want_channel && child->given[2] < 0 && (r = make_pipe(&pipes->channel, &ends[3], true)) == 0)
         stdio[3] = ends[3];
     return r < 0 ? fail(child, STAGE_PREPARE, r, "make the job's pipes") : 0;
 }
@@ -110,6 +110,7 @@ void launch_release(struct child *child)
     close_fd(&child->pipes.channel);
     close_fd(&child->given[0]);
     close_fd(&child->given[1]);
+    close_fd(&child->given[2]);
 }
 
 /* ---- directories ---- */
@@ -228,7 +229,7 @@ static int make_environment(struct launch *launch)
             launch->envp[at++] = given[i];
     }
     launch->envp[at++] = launch->tmp_var;
-    if (child->launch.want_channel)
+    if (child->launch.want_channel || child->launch.channel_fd > 0)
         launch->envp[at++] = (char *)(uintptr_t) "MANDOR_FD=3";
     return 0;
 }
@@ -454,6 +455,7 @@ void launch_run(struct lane_task *task)
         close_fd(&launch.ends[i]);
     close_fd(&child->given[0]);
     close_fd(&child->given[1]);
+    close_fd(&child->given[2]);
     if (r == 0 && child->slot->rung == CONTAIN_GROUP)
         child->slot->target.leader = child->slot->target.session = child->kin.pid;
     free(launch.envp);

@@ -13,6 +13,8 @@
 #include "child/child.h"
 #include "exec/channel.h"
 #include "exec/executor_ops.h"
+#include "exec/job_streams.h"
+#include "exec/watchdog.h"
 #include "stream/feeder.h"
 
 #define DRAIN_IDLE_MS 500
@@ -28,27 +30,16 @@ enum gate {
     GATES_STREAMS = GATE_OUT | GATE_ERR,
 };
 
-struct stream { /* one of the two output streams; `gate` names it */
-    struct execution *execution;
-    struct filter *filter;
-    int result; /* its first failure, or 0 */
-    enum gate gate, drain_gate;
-};
-
 struct process {
     struct child *child;
-    struct stream out, err;
+    struct job_streams streams;
     struct feeder *feeder;
     struct channel *channel;
-    uv_timer_t deadline, idle;
-    int64_t active_at_ms; /* monotonic: last byte from the job */
+    struct watchdog watchdog;
     unsigned waiting;     /* gates that are still shut */
     unsigned closing;     /* handles that are still open, at the end */
     bool exited, draining, ended;
     struct verdict verdict;
-    struct mandor_err stream_err; /* the first failure of a stream */
-    enum cause stream_cause;
-    bool stream_failed;
     char why[200]; /* why mandor stopped it, for the record */
     json_t *result, *progress;
     /* What child_start() borrows until the process runs. */
@@ -81,19 +72,6 @@ static void free_vectors(struct process *process)
     process->env_owned = process->envp = process->argv = NULL;
 }
 
-/* A failed stream outranks an exit status that was read before the failure was known: an attempt whose bytes did not arrive is
- * not completed (I4). */
-static void judge_streams(struct process *process)
-{
-    struct verdict *verdict = &process->verdict;
-
-    if (!process->stream_failed ||
-        (verdict->cause != CAUSE_EXIT && verdict->cause != CAUSE_SIGNAL && verdict->cause != process->stream_cause))
-        return;
-    verdict->cause = process->stream_cause;
-    (void)snprintf(verdict->error, sizeof verdict->error, "%s", process->stream_err.msg);
-}
-
 static void try_end(struct execution *execution)
 {
     struct process *process = state_of(execution);
@@ -102,7 +80,7 @@ static void try_end(struct execution *execution)
         return;
     process->ended = true;
     process->verdict.descendants_killed = child_descendants_killed(process->child);
-    judge_streams(process);
+    job_streams_judge(&process->streams, &process->verdict);
     execution_events(execution)->on_ended(execution_arg(execution), &process->verdict);
 }
 
@@ -119,76 +97,29 @@ static void open_gate(struct execution *execution, unsigned gates)
 
 /* ---- streams ---- */
 
-static void on_activity(void *arg)
+static unsigned gate_of(const struct job_stream *stream)
 {
-    struct stream *stream = arg;
-    state_of(stream->execution)->active_at_ms = clock_mono_ms();
+    return stream->is_stderr ? GATE_ERR : GATE_OUT;
 }
 
-static enum cause stream_cause(int result)
+static unsigned drain_gate_of(const struct job_stream *stream)
 {
-    switch (result) {
-    case -EPROTO:
-        return CAUSE_PROTOCOL;
-    case -EFBIG:
-        return CAUSE_LIMIT;
-    default:
-        return CAUSE_SINK;
-    }
+    return stream->is_stderr ? GATE_DRAIN_ERR : GATE_DRAIN_OUT;
 }
 
-static void note_failure(struct process *process, enum cause cause, const struct mandor_err *err)
+static void on_stream_ended(struct execution *execution, struct job_stream *stream)
 {
-    if (process->stream_failed)
-        return;
-    process->stream_failed = true;
-    process->stream_cause = cause;
-    if (err != NULL)
-        process->stream_err = *err;
-}
-
-static void on_stream_ended(void *arg, int result, const struct mandor_err *err)
-{
-    struct stream *stream = arg;
-    struct execution *execution = stream->execution;
     struct process *process = state_of(execution);
 
-    if (result < 0) {
-        stream->result = result;
-        note_failure(process, stream_cause(result), err);
-        child_stop(process->child, process->stream_cause, execution_request(execution)->spec->kill_after_ms);
-    }
-    open_gate(execution, stream->gate | stream->drain_gate);
+    if (stream->result < 0)
+        child_stop(process->child, process->streams.cause, execution_request(execution)->spec->kill_after_ms);
+    open_gate(execution, gate_of(stream) | drain_gate_of(stream));
 }
 
 static void on_drained(void *arg)
 {
-    struct stream *stream = arg;
-    open_gate(stream->execution, stream->drain_gate);
-}
-
-static int stream_new(struct execution *execution, struct stream *stream, bool is_stderr)
-{
-    const struct execution_request *request = execution_request(execution);
-    const struct spec *spec = request->spec;
-    struct sink *sink = is_stderr ? request->err : request->out;
-    static const struct filter_events events = { .on_activity = on_activity, .on_ended = on_stream_ended };
-    struct filter_options options = {
-        .frame = is_stderr && spec->frame != FRAME_RAW ? FRAME_LINES : spec->frame,
-        .frame_max = (size_t)spec->frame_max_bytes,
-        .checksum = spec->checksum == CHECKSUM_XXH3,
-        .capture = (spec->capture & (is_stderr ? CAPTURE_STDERR : CAPTURE_STDOUT)) != 0,
-        .output_max = spec->output_max_bytes,
-        .output_policy = spec->output_policy,
-        .sink_timeout_ms = spec->sink_timeout_ms,
-    };
-
-    if (options.output_max == 0 && str_eq(sink_kind(sink), "auto"))
-        options.output_max = (int64_t)1 << 30;
-    stream->execution = execution;
-    stream->gate = is_stderr ? GATE_ERR : GATE_OUT;
-    stream->drain_gate = is_stderr ? GATE_DRAIN_ERR : GATE_DRAIN_OUT;
-    return filter_new(request->env->filters, &options, sink, &events, stream, &stream->filter);
+    struct job_stream *stream = arg;
+    open_gate(stream->streams->execution, drain_gate_of(stream));
 }
 
 /* ---- the channel ---- */
@@ -214,7 +145,7 @@ static void on_value(void *arg, const char *kind, json_t *value)
 
 static void on_channel_activity(void *arg)
 {
-    state_of(arg)->active_at_ms = clock_mono_ms();
+    state_of(arg)->streams.active_at_ms = clock_mono_ms();
 }
 
 static void on_channel_ended(void *arg)
@@ -222,7 +153,7 @@ static void on_channel_ended(void *arg)
     open_gate(arg, GATE_CHANNEL);
 }
 
-/* ---- timers ---- */
+/* ---- stopping ---- */
 
 static void stop(struct execution *execution, enum cause cause, int64_t grace_ms, const char *why)
 {
@@ -235,34 +166,9 @@ static void stop(struct execution *execution, enum cause cause, int64_t grace_ms
         phase(execution, "stopping");
 }
 
-static void on_deadline(uv_timer_t *timer)
+static void on_expired(struct execution *execution, enum cause cause, const char *why)
 {
-    struct execution *execution = timer->data;
-    const struct spec *spec = execution_request(execution)->spec;
-    char why[80];
-
-    (void)snprintf(why, sizeof why, "timeout of %" PRId64 " ms", spec->timeout_ms);
-    stop(execution, CAUSE_TIMEOUT, spec->kill_after_ms, why);
-}
-
-/* One timer, moved on when it fires early: activity only notes the time. */
-static void on_idle(uv_timer_t *timer)
-{
-    struct execution *execution = timer->data;
-    struct process *process = state_of(execution);
-    const struct spec *spec = execution_request(execution)->spec;
-    int64_t silent_ms = clock_mono_ms() - process->active_at_ms;
-    char why[80];
-
-    /* Silence under backpressure is ours, not the job's. */
-    if (filter_paused(process->out.filter) || filter_paused(process->err.filter))
-        silent_ms = 0;
-    if (silent_ms < spec->idle_timeout_ms) {
-        (void)uv_timer_start(timer, on_idle, (uint64_t)(spec->idle_timeout_ms - silent_ms), 0);
-        return;
-    }
-    (void)snprintf(why, sizeof why, "no output for %" PRId64 " ms", silent_ms);
-    stop(execution, CAUSE_IDLE_TIMEOUT, spec->kill_after_ms, why);
+    stop(execution, cause, execution_request(execution)->spec->kill_after_ms, why);
 }
 
 /* ---- the child ---- */
@@ -272,14 +178,13 @@ static void on_fed(void *arg, int result, const struct mandor_err *err)
     struct execution *execution = arg;
 
     if (result < 0) {
-        note_failure(state_of(execution), CAUSE_SINK, err);
+        job_streams_fail(&state_of(execution)->streams, CAUSE_SINK, err);
         stop(execution, CAUSE_SINK, execution_request(execution)->spec->kill_after_ms, err->msg);
     }
 }
 
-static void adopt(struct execution *execution, struct stream *stream, int fd)
+static void adopt(struct job_stream *stream, int fd)
 {
-    struct process *process = state_of(execution);
     struct mandor_err err;
     int r = filter_adopt_pipe(stream->filter, fd);
 
@@ -287,7 +192,7 @@ static void adopt(struct execution *execution, struct stream *stream, int fd)
         (void)err_set(&err, r, FAULT_HOST, "watch the job's output");
         filter_fail(stream->filter, r, &err);
     } else if (stream->result < 0) { /* its sink had failed to open before there was a pipe */
-        filter_fail(stream->filter, stream->result, &process->stream_err);
+        filter_fail(stream->filter, stream->result, &stream->streams->error);
     }
 }
 
@@ -317,19 +222,14 @@ static void on_spawned(struct child *child, pid_t pid, const struct child_pipes 
 {
     struct execution *execution = arg;
     struct process *process = state_of(execution);
-    const struct spec *spec = execution_request(execution)->spec;
     const struct execution_events *events = execution_events(execution);
 
     process->child = child;
     free_vectors(process);
     process->waiting |= GATES_STREAMS | GATES_DRAIN | GATE_CHANNEL;
-    process->active_at_ms = clock_mono_ms();
-    if (spec->timeout_ms > 0)
-        (void)uv_timer_start(&process->deadline, on_deadline, (uint64_t)spec->timeout_ms, 0);
-    if (spec->idle_timeout_ms > 0)
-        (void)uv_timer_start(&process->idle, on_idle, (uint64_t)spec->idle_timeout_ms, 0);
-    adopt(execution, &process->out, pipes->out);
-    adopt(execution, &process->err, pipes->err);
+    watchdog_start(&process->watchdog);
+    adopt(&process->streams.out, pipes->out);
+    adopt(&process->streams.err, pipes->err);
     start_channel(execution, pipes->channel);
     if (pipes->in >= 0)
         start_feeder(execution, pipes->in);
@@ -338,10 +238,10 @@ static void on_spawned(struct child *child, pid_t pid, const struct child_pipes 
                            spec_containment_name(child_containment(child)));
 }
 
-static void drain(struct stream *stream, int64_t cap_ms)
+static void drain(struct job_stream *stream, int64_t cap_ms)
 {
-    struct process *process = state_of(stream->execution);
-    if (process->waiting & stream->drain_gate)
+    struct process *process = state_of(stream->streams->execution);
+    if (process->waiting & drain_gate_of(stream))
         filter_drain(stream->filter, DRAIN_IDLE_MS, cap_ms, on_drained);
 }
 
@@ -358,8 +258,7 @@ static void on_exited(struct child *child, const struct verdict *verdict, void *
         verdict->cause != CAUSE_SPAWN)
         (void)snprintf(process->verdict.error, sizeof process->verdict.error, "%s%s", process->why,
                        verdict->forced ? " (killed after the grace period)" : "");
-    (void)uv_timer_stop(&process->deadline);
-    (void)uv_timer_stop(&process->idle);
+    watchdog_stop(&process->watchdog);
     free_vectors(process);
     if ((process->waiting & GATES_DRAIN) == 0) { /* it never ran, or both streams have failed already */
         child_empty(child);
@@ -367,8 +266,8 @@ static void on_exited(struct child *child, const struct verdict *verdict, void *
     }
     process->draining = true;
     phase(execution, "draining");
-    drain(&process->out, spec->output_drain_ms);
-    drain(&process->err, spec->output_drain_ms);
+    drain(&process->streams.out, spec->output_drain_ms);
+    drain(&process->streams.err, spec->output_drain_ms);
 }
 
 static void on_empty(struct child *child, void *arg)
@@ -378,9 +277,9 @@ static void on_empty(struct child *child, void *arg)
 
     (void)child;
     if (process->waiting & GATE_OUT)
-        filter_finish(process->out.filter);
+        filter_finish(process->streams.out.filter);
     if (process->waiting & GATE_ERR)
-        filter_finish(process->err.filter);
+        filter_finish(process->streams.err.filter);
     if (process->waiting & GATE_CHANNEL)
         channel_finish(process->channel);
     open_gate(execution, GATE_TREE);
@@ -498,15 +397,6 @@ static int launch(struct execution *execution)
 
 /* ---- the ops ---- */
 
-static void start_timers(struct process *process, struct execution *execution)
-{
-    uv_loop_t *loop = execution_request(execution)->env->loop;
-
-    (void)uv_timer_init(loop, &process->deadline);
-    (void)uv_timer_init(loop, &process->idle);
-    process->deadline.data = process->idle.data = execution;
-}
-
 static int start(struct execution *execution, struct mandor_err *err)
 {
     const struct execution_request *request = execution_request(execution);
@@ -518,21 +408,16 @@ static int start(struct execution *execution, struct mandor_err *err)
     if (r == 0)
         r = make_env(process, request);
     if (r == 0)
-        r = stream_new(execution, &process->out, false);
-    if (r == 0)
-        r = stream_new(execution, &process->err, true);
+        r = job_streams_open(&process->streams, execution, on_stream_ended);
     process->waiting = GATE_TREE;
     if (r == 0)
         r = launch(execution);
     if (r < 0) {
         free_vectors(process);
-        if (process->err.filter != NULL)
-            filter_close(process->err.filter, NULL, NULL);
-        if (process->out.filter != NULL)
-            filter_close(process->out.filter, NULL, NULL);
+        (void)job_streams_close(&process->streams, NULL, NULL);
         return err_set(err, r, FAULT_HOST, "start job %s", request->id);
     }
-    start_timers(process, execution);
+    watchdog_init(&process->watchdog, &process->streams, on_expired);
     return 0;
 }
 
@@ -545,15 +430,15 @@ static void sink_ready(struct execution *execution, struct sink *sink, int resul
 {
     struct process *process = state_of(execution);
     const struct execution_request *request = execution_request(execution);
-    struct stream *stream = sink == request->err ? &process->err : &process->out;
+    struct job_stream *stream = job_streams_by_sink(&process->streams, sink);
 
     if (result >= 0) {
         filter_sink_ready(stream->filter);
         return;
     }
     stream->result = result;
-    note_failure(process, CAUSE_SINK, err);
-    if (process->waiting & stream->gate)
+    job_streams_fail(&process->streams, CAUSE_SINK, err);
+    if (process->waiting & gate_of(stream))
         filter_fail(stream->filter, result, err);
     else
         stop(execution, CAUSE_SINK, request->spec->kill_after_ms, err->msg); /* not spawned yet */
@@ -562,13 +447,12 @@ static void sink_ready(struct execution *execution, struct sink *sink, int resul
 static struct filter *filter(struct execution *execution, bool want_stderr)
 {
     struct process *process = state_of(execution);
-    return want_stderr ? process->err.filter : process->out.filter;
+    return job_streams_of(&process->streams, want_stderr)->filter;
 }
 
 static int stream_result(const struct execution *execution, bool want_stderr)
 {
-    const struct process *process = state_of(execution);
-    return want_stderr ? process->err.result : process->out.result;
+    return job_streams_of(&state_of(execution)->streams, want_stderr)->result;
 }
 
 static const json_t *result(const struct execution *execution)
@@ -603,11 +487,6 @@ static void on_part_closed(void *arg)
     execution_closed(execution);
 }
 
-static void on_timer_closed(uv_handle_t *handle)
-{
-    on_part_closed(handle->data);
-}
-
 static void close_execution(struct execution *execution)
 {
     struct process *process = state_of(execution);
@@ -619,10 +498,8 @@ static void close_execution(struct execution *execution)
     child_close(process->child);
     if (process->channel != NULL)
         channel_close(process->channel, on_part_closed, execution);
-    filter_close(process->out.filter, on_part_closed, execution);
-    filter_close(process->err.filter, on_part_closed, execution);
-    uv_close((uv_handle_t *)&process->deadline, on_timer_closed);
-    uv_close((uv_handle_t *)&process->idle, on_timer_closed);
+    (void)job_streams_close(&process->streams, on_part_closed, execution);
+    watchdog_close(&process->watchdog, on_part_closed, execution);
 }
 
 const struct executor_ops executor_process = {

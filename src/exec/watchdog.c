@@ -1,0 +1,81 @@
+/* watchdog.c - contract in watchdog.h. */
+#include "exec/watchdog.h"
+
+#include <stdio.h>
+
+#include "base/clock.h"
+
+static const struct spec *spec_of(const struct watchdog *watchdog)
+{
+    return execution_request(watchdog->streams->execution)->spec;
+}
+
+static void on_deadline(uv_timer_t *timer)
+{
+    struct watchdog *watchdog = timer->data;
+    char why[80];
+
+    (void)snprintf(why, sizeof why, "timeout of %" PRId64 " ms", spec_of(watchdog)->timeout_ms);
+    watchdog->on_expired(watchdog->streams->execution, CAUSE_TIMEOUT, why);
+}
+
+/* One timer, moved on when it fires early: activity only notes the time. */
+static void on_idle(uv_timer_t *timer)
+{
+    struct watchdog *watchdog = timer->data;
+    int64_t limit_ms = spec_of(watchdog)->idle_timeout_ms;
+    int64_t silent_ms = clock_mono_ms() - watchdog->streams->active_at_ms;
+    char why[80];
+
+    /* Silence under backpressure is ours, not the job's. */
+    if (job_streams_paused(watchdog->streams))
+        silent_ms = 0;
+    if (silent_ms < limit_ms) {
+        (void)uv_timer_start(timer, on_idle, (uint64_t)(limit_ms - silent_ms), 0);
+        return;
+    }
+    (void)snprintf(why, sizeof why, "no output for %" PRId64 " ms", silent_ms);
+    watchdog->on_expired(watchdog->streams->execution, CAUSE_IDLE_TIMEOUT, why);
+}
+
+void watchdog_init(struct watchdog *watchdog, struct job_streams *streams,
+                   void (*on_expired)(struct execution *execution, enum cause cause, const char *why))
+{
+    uv_loop_t *loop = execution_request(streams->execution)->env->loop;
+
+    *watchdog = (struct watchdog){ .streams = streams, .on_expired = on_expired };
+    (void)uv_timer_init(loop, &watchdog->deadline);
+    (void)uv_timer_init(loop, &watchdog->idle);
+    watchdog->deadline.data = watchdog->idle.data = watchdog;
+}
+
+void watchdog_start(struct watchdog *watchdog)
+{
+    const struct spec *spec = spec_of(watchdog);
+
+    watchdog->streams->active_at_ms = clock_mono_ms();
+    if (spec->timeout_ms > 0)
+        (void)uv_timer_start(&watchdog->deadline, on_deadline, (uint64_t)spec->timeout_ms, 0);
+    if (spec->idle_timeout_ms > 0)
+        (void)uv_timer_start(&watchdog->idle, on_idle, (uint64_t)spec->idle_timeout_ms, 0);
+}
+
+void watchdog_stop(struct watchdog *watchdog)
+{
+    (void)uv_timer_stop(&watchdog->deadline);
+    (void)uv_timer_stop(&watchdog->idle);
+}
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+    struct watchdog *watchdog = handle->data;
+    watchdog->on_closed(watchdog->closed_arg);
+}
+
+void watchdog_close(struct watchdog *watchdog, void (*on_closed)(void *arg), void *arg)
+{
+    watchdog->on_closed = on_closed;
+    watchdog->closed_arg = arg;
+    uv_close((uv_handle_t *)&watchdog->deadline, on_timer_closed);
+    uv_close((uv_handle_t *)&watchdog->idle, on_timer_closed);
+}

@@ -1,0 +1,207 @@
+/* pools.c - all pools of a worker, by name; contract in pool.h. */
+#include "pool/pool.h"
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "pool/pool_int.h"
+
+#define NAMES_MAX 64
+
+/* ---- options ---- */
+
+static void free_words(char **words)
+{
+    for (size_t i = 0; words != NULL && words[i] != NULL; i++)
+        free(words[i]);
+    free(words);
+}
+
+static char **copy_words(char *const *words)
+{
+    size_t count = 0;
+
+    while (words[count] != NULL)
+        count++;
+    char **copy = calloc(count + 1, sizeof *copy);
+    for (size_t i = 0; copy != NULL && i < count; i++)
+        if ((copy[i] = strdup(words[i])) == NULL) {
+            free_words(copy);
+            return NULL;
+        }
+    return copy;
+}
+
+void pool_options_done(struct pool_options *options)
+{
+    free(options->name);
+    free_words(options->command);
+    free_words(options->env);
+    free(options->cwd);
+    free(options->user);
+    free(options->contamination);
+    *options = (struct pool_options){ 0 };
+}
+
+/* Copy a part that may be absent; false: out of memory. */
+static bool copy_text(const char *from, char **to)
+{
+    *to = from != NULL ? strdup(from) : NULL;
+    return from == NULL || *to != NULL;
+}
+
+static bool copy_list(char *const *from, char ***to)
+{
+    *to = from != NULL ? copy_words(from) : NULL;
+    return from == NULL || *to != NULL;
+}
+
+int pool_options_copy(const struct pool_options *from, struct pool_options *to)
+{
+    *to = *from;
+    bool done = copy_text(from->name, &to->name);
+    done &= copy_list(from->command, &to->command);
+    done &= copy_list(from->env, &to->env);
+    done &= copy_text(from->cwd, &to->cwd);
+    done &= copy_text(from->user, &to->user);
+    done &= copy_text(from->contamination, &to->contamination);
+    if (done)
+        return 0;
+    pool_options_done(to);
+    return -ENOMEM;
+}
+
+static bool same_text(const char *a, const char *b)
+{
+    return a == b || (a != NULL && b != NULL && str_eq(a, b));
+}
+
+static bool same_words(char *const *a, char *const *b)
+{
+    if (a == NULL || b == NULL)
+        return a == b;
+    while (*a != NULL && *b != NULL && str_eq(*a, *b))
+        a++, b++;
+    return *a == NULL && *b == NULL;
+}
+
+bool pool_options_same(const struct pool_options *a, const struct pool_options *b)
+{
+    return same_text(a->name, b->name) && same_words(a->command, b->command) && same_words(a->env, b->env) &&
+           same_text(a->cwd, b->cwd) && same_text(a->user, b->user) && same_text(a->contamination, b->contamination) &&
+           a->size_min == b->size_min && a->size_max == b->size_max && a->concurrency == b->concurrency &&
+           a->max_jobs == b->max_jobs && a->max_memory_bytes == b->max_memory_bytes && a->max_age_ms == b->max_age_ms &&
+           a->shrink_after_ms == b->shrink_after_ms && a->hello_timeout_ms == b->hello_timeout_ms &&
+           a->ping_interval_ms == b->ping_interval_ms && a->kill_after_ms == b->kill_after_ms;
+}
+
+/* ---- the list ---- */
+
+int pools_new(uv_loop_t *loop, struct nursery *nursery, char *const *env_pass, struct pools **ret)
+{
+    struct pools *pools = calloc(1, sizeof *pools);
+
+    if (pools == NULL)
+        return -ENOMEM;
+    *pools = (struct pools){ .loop = loop,
+                             .nursery = nursery,
+                             .env_pass = env_pass,
+                             .random = (uint64_t)clock_mono_ns() ^ 0x9e3779b97f4a7c15u };
+    list_init(&pools->list);
+    *ret = pools;
+    return 0;
+}
+
+static struct pool *find(const struct pools *pools, const char *name)
+{
+    LIST_FOREACH (pool, &pools->list, struct pool, node)
+        if (!pool->closing && str_eq(pool->options.name, name))
+            return pool;
+    return NULL;
+}
+
+static bool is_named(const struct pool *pool, const struct pool_options *options, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (str_eq(options[i].name, pool->options.name))
+            return true;
+    return false;
+}
+
+int pools_configure(struct pools *pools, const struct pool_options *options, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct pool *pool = find(pools, options[i].name);
+        int r = pool != NULL ? pool_change(pool, &options[i]) : pool_new(pools, &options[i], &pool);
+        if (r < 0)
+            return r;
+    }
+    LIST_FOREACH (pool, &pools->list, struct pool, node)
+        if (!is_named(pool, options, count) && !pool->closing)
+            pool_leave(pool);
+    return 0;
+}
+
+/* "'a', 'b' and 'c'", as far as it fits. */
+static void list_names(const struct pools *pools, struct buf *text)
+{
+    LIST_FOREACH (pool, &pools->list, struct pool, node)
+        if (!pool->leaving && !pool->closing)
+            (void)!buf_addf(text, "%s'%s'", text->len > 0 ? ", " : "", pool->options.name);
+}
+
+struct pool *pools_find(struct pools *pools, const char *name, struct mandor_err *err)
+{
+    struct pool *pool = pools != NULL ? find(pools, name) : NULL;
+    SCOPED_BUF names = { 0 };
+
+    if (pool != NULL && !pool->leaving)
+        return pool;
+    if (pools != NULL)
+        list_names(pools, &names);
+    if (names.len == 0)
+        (void)err_set(err, -EOPNOTSUPP, FAULT_CALLER, "no pool '%.60s' here: this worker's configuration has no pools", name);
+    else
+        (void)err_set(err, -EOPNOTSUPP, FAULT_CALLER, "no pool '%.60s' here, expected one of %s", name, names.data);
+    return NULL;
+}
+
+json_t *pools_json(const struct pools *pools)
+{
+    json_t *list = json_array();
+
+    LIST_FOREACH (pool, &pools->list, struct pool, node)
+        (void)json_array_append_new(list, pool_json(pool));
+    return list;
+}
+
+static void try_end(struct pools *pools)
+{
+    if (!pools->closing || !list_empty(&pools->list))
+        return;
+    void (*on_closed)(void *arg) = pools->on_closed;
+    void *arg = pools->closed_arg;
+    free(pools);
+    if (on_closed != NULL)
+        on_closed(arg);
+}
+
+void pools_forget(struct pools *pools, struct pool *pool)
+{
+    list_remove(&pool->node);
+    pool_options_done(&pool->options);
+    OBJ_FINI(pool);
+    free(pool);
+    try_end(pools);
+}
+
+void pools_close(struct pools *pools, void (*on_closed)(void *arg), void *arg)
+{
+    pools->closing = true;
+    pools->on_closed = on_closed;
+    pools->closed_arg = arg;
+    LIST_FOREACH (pool, &pools->list, struct pool, node)
+        pool_close(pool);
+    try_end(pools);
+}
