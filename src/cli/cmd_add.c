@@ -114,7 +114,7 @@ static int set_text(json_t *job, const char *key, const char *text, struct mando
 
 static int make_pool(struct cli *cli, json_t *job, struct mandor_err *err)
 {
-    int r = set_text(job, "pool", cli_text(cli, "pool"), err);
+    int r = cli_text(cli, "pool") != NULL ? set_text(job, "pool", cli_text(cli, "pool"), err) : 0;
     if (r == 0 && cli_text(cli, "data") != NULL)
         r = set_json(job, "data", "data", cli_text(cli, "data"), err);
     return r;
@@ -177,7 +177,7 @@ static int add_one(struct adder *adder, struct mandor_err *err)
     json_t *job = cli->job;
     int r = 0;
 
-    if (cli_text(cli, "pool") != NULL)
+    if (cli_text(cli, "pool") != NULL || cli_text(cli, "data") != NULL)
         r = make_pool(cli, job, err);
     else if (cli_text(cli, "python") != NULL)
         r = make_python(cli, job, err);
@@ -339,7 +339,7 @@ static int check_usage(const struct cli *cli)
 {
     bool from = cli_text(cli, "from") != NULL, each = cli_flag(cli, "each"),
          pool = cli_text(cli, "pool") != NULL, python = cli_text(cli, "python") != NULL;
-    bool command = cli->arg_count > 0, place = false;
+    bool command = cli->arg_count > 0, data = cli_text(cli, "data") != NULL, place = false;
 
     for (size_t i = 0; i < cli->arg_count; i++)
         place = place || strstr(cli->args[i], PLACE) != NULL;
@@ -352,13 +352,13 @@ static int check_usage(const struct cli *cli)
                          from   ? "from"
                          : pool ? "pool"
                                 : "python");
-    if (!command && !from && !pool && !python)
+    if (!command && !from && !pool && !python && !data)
         return cli_usage(cli, "no command; usage: mandor add -- CMD [ARG…]");
     if (each && !place)
         return cli_usage(cli, "'--each' needs " PLACE " in the command, where the line goes");
     if (cli_flag(cli, "null") && !each)
         return cli_usage(cli, "'--null' goes with '--each'");
-    if (cli_text(cli, "data") != NULL && !pool)
+    if (data && (command || from || python)) /* alone it is for the pool of the queue */
         return cli_usage(cli, "'--data' goes with '--pool'");
     if ((cli_text(cli, "params") != NULL || cli_text(cli, "runtime") != NULL ||
          cli_text(cli, "package") != NULL) &&

@@ -1,4 +1,4 @@
-/* cmd_stats.c - `mandor stats` and `mandor top`: queues, workers, what runs now. */
+/* cmd_stats.c - `mandor stats`, `mandor top`, `mandor pools`: queues, workers, what runs now, and where. */
 #include <stdio.h>
 
 #include "base/clock.h"
@@ -199,6 +199,62 @@ static int print_top(const json_t *stats)
     return r < 0 ? r : print_running(stats);
 }
 
+static enum out_style style_of(const char *state)
+{
+    return str_eq(state, "ready") ? STYLE_PLAIN : str_eq(state, "failing") ? STYLE_RED : STYLE_YELLOW;
+}
+
+static size_t count_ready(const json_t *pool)
+{
+    size_t i, ready = 0;
+    json_t *one;
+
+    json_array_foreach(json_object_get(pool, "workers"), i, one)
+        ready += str_eq(text_of(one, "state"), "ready");
+    return ready;
+}
+
+static void add_pool(struct table *table, const json_t *worker, const json_t *pool)
+{
+    const json_t *size = json_object_get(pool, "size");
+    const char *state = text_of(pool, "state");
+    char memory[UNITS_TEXT_SIZE];
+
+    table_cell(table, STYLE_PLAIN, "%s", text_of(pool, "name"));
+    table_cell(table, style_of(state), "%s", state);
+    table_cell(table, STYLE_PLAIN, "%zu/%" JSON_INTEGER_FORMAT, count_ready(pool), number_of(size, "max"));
+    table_number(table, number_of(pool, "busy"));
+    table_number(table, number_of(pool, "waiting"));
+    table_number(table, number_of(pool, "jobs"));
+    table_number(table, number_of(pool, "recycles"));
+    table_number(table, number_of(pool, "deaths"));
+    table_number(table, number_of(pool, "failed_starts"));
+    table_cell(table, STYLE_PLAIN, "%s", units_human_size(number_of(pool, "memory"), memory));
+    table_cell(table, STYLE_DIM, "%s", text_of(worker, "worker"));
+    table_cell(table, STYLE_PLAIN, "%s", text_of(pool, "last_error"));
+}
+
+static int print_pools(const json_t *stats)
+{
+    static const char *const titles[] = { "POOL",     "STATE", "READY",  "BUSY",   "WAITING", "JOBS",
+                                          "RECYCLED", "DIED",  "FAILED", "MEMORY", "WORKER",  "LAST ERROR" };
+    SCOPED(table_free) struct table *table = table_new(titles, ARRAY_LEN(titles));
+    size_t i, j, count = 0;
+    json_t *worker, *pool;
+
+    if (table == NULL)
+        return -ENOMEM;
+    json_array_foreach(json_object_get(stats, "live"), i, worker)
+        json_array_foreach(json_object_get(worker, "pools"), j, pool) {
+            add_pool(table, worker, pool);
+            count++;
+        }
+    if (count > 0)
+        return table_print(table);
+    out_line("no live worker has a pool");
+    return 0;
+}
+
 /* ---- the commands ---- */
 
 /* Ask broker and workers, and print with print_people or as JSON. */
@@ -243,6 +299,41 @@ static int redraw(struct cli *cli, struct client *client, struct snapshots *snap
             r = err_set(err, -ENOMEM, FAULT_HOST, "ask the workers");
     }
     return r;
+}
+
+/* [{"worker": …, "pools": […]}, …] */
+static json_t *only_pools(const struct snapshots *snapshots)
+{
+    SCOPED_JSON *live = snapshots != NULL ? snapshots_json(snapshots) : json_array();
+    json_t *list = json_array(), *worker;
+    size_t i;
+
+    json_array_foreach(live, i, worker)
+        (void)json_array_append_new(list, json_pack("{s:O, s:O?}", "worker", json_object_get(worker, "worker"), "pools",
+                                                    json_object_get(worker, "pools")));
+    return list;
+}
+
+int cmd_pools(struct cli *cli)
+{
+    SCOPED(snapshots_free) struct snapshots *snapshots = NULL;
+    SCOPED_JSON *list = NULL, *stats = NULL;
+    struct client client;
+    struct mandor_err err;
+
+    err_clear(&err);
+    int r = client_open(cli, CLIENT_LOOK, &client, &err);
+    if (r == 0)
+        r = open_snapshots(&client, &snapshots, &err);
+    if (r == 0) {
+        list = only_pools(snapshots);
+        stats = json_pack("{s:O}", "live", list);
+        r = stats == NULL ? -ENOMEM : cli->json ? out_json_pretty(list) : print_pools(stats);
+        if (r < 0)
+            (void)err_set(&err, r, FAULT_HOST, "print the pools");
+    }
+    client_close(&client);
+    return r < 0 ? cli_fail(cli, &err) : EXIT_OK;
 }
 
 static int figures(struct cli *cli, bool top)

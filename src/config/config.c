@@ -30,6 +30,11 @@ enum param_type {
     PARAM_NAMES,
     PARAM_KEEP,
     PARAM_QUEUES,
+    PARAM_POOLS,
+    PARAM_WORDS,
+    PARAM_VARS,
+    PARAM_COUNT,
+    PARAM_DIR,
 };
 
 struct param {
@@ -53,18 +58,33 @@ static const struct param top_params[] = {
 #define PARAM(key, type, field, choices, fallback, range_, help) \
     ROW(key, type, config, field, choices, fallback, range_),
 #define QUEUE_PARAM(key, type, field, choices, fallback, range_, help)
+#define POOL_PARAM(key, type, field, choices, fallback, range_, help)
 #include "config/params.def"
 #undef PARAM
 #undef QUEUE_PARAM
+#undef POOL_PARAM
 };
 
 static const struct param queue_params[] = {
 #define PARAM(key, type, field, choices, fallback, range_, help)
 #define QUEUE_PARAM(key, type, field, choices, fallback, range_, help) \
     ROW(key, type, config_queue, field, choices, fallback, range_),
+#define POOL_PARAM(key, type, field, choices, fallback, range_, help)
 #include "config/params.def"
 #undef PARAM
 #undef QUEUE_PARAM
+#undef POOL_PARAM
+};
+
+static const struct param pool_params[] = {
+#define PARAM(key, type, field, choices, fallback, range_, help)
+#define QUEUE_PARAM(key, type, field, choices, fallback, range_, help)
+#define POOL_PARAM(key, type, field, choices, fallback, range_, help) \
+    ROW(key, type, pool_options, field, choices, fallback, range_),
+#include "config/params.def"
+#undef PARAM
+#undef QUEUE_PARAM
+#undef POOL_PARAM
 };
 
 _Static_assert(offsetof(struct config_queue, keep_completed_count) ==
@@ -72,6 +92,8 @@ _Static_assert(offsetof(struct config_queue, keep_completed_count) ==
                    offsetof(struct config_queue, keep_failed_count) ==
                        offsetof(struct config_queue, keep_failed_ms) + sizeof(int64_t),
                "PARAM_KEEP: the count stands right behind the age");
+_Static_assert(offsetof(struct pool_options, size_max) == offsetof(struct pool_options, size_min) + sizeof(int64_t),
+               "PARAM_COUNT: the most stands right behind the least");
 
 /* ---- where we are ---- */
 
@@ -154,7 +176,7 @@ static int parse_number(const struct param *param, const char *text, int64_t *re
     char low[UNITS_TEXT_SIZE], high[UNITS_TEXT_SIZE];
     int64_t value;
 
-    if (param->type == PARAM_INT)
+    if (param->type == PARAM_INT || param->type == PARAM_COUNT)
         return units_parse_int(text, param->range.min, param->range.max, ret, err);
 
     bool time = param->type == PARAM_DURATION;
@@ -249,6 +271,103 @@ static void free_names(char **names)
     for (size_t i = 0; names != NULL && names[i] != NULL; i++)
         free(names[i]);
     free(names);
+}
+
+/* 4, or {min: 1, max: 8}. */
+static int read_count(const struct place *place, const struct tree *value, const struct param *param,
+                      int64_t *field)
+{
+    static const char *const known[] = { "min", "max" };
+    int64_t bounds[2] = { 0, 0 };
+    int r = 0;
+
+    if (value->kind != TREE_MAP) {
+        r = read_number(place, value, PARAM_INT, param->range.max, &bounds[0]);
+        bounds[1] = bounds[0];
+    }
+    for (size_t i = 0; value->kind == TREE_MAP && i < value->count && r == 0; i++) {
+        const struct tree_item *item = &value->items[i];
+        struct place inner = below(place, item->key, item->line);
+        bool is_max = str_eq(item->key, "max");
+        if (!is_max && !str_eq(item->key, "min"))
+            return unknown_key(&inner, item->key, known, ARRAY_LEN(known));
+        r = read_number(&inner, item->value, PARAM_INT, param->range.max, &bounds[is_max]);
+    }
+    if (r < 0)
+        return r;
+    if (bounds[1] < 1 || bounds[1] < bounds[0])
+        return bad(place, "expected at least one worker, as 4 or {min: 0, max: 8}");
+    memcpy(field, bounds, sizeof bounds);
+    return 0;
+}
+
+/* A command: [python3, thumbs.py]. */
+static int read_words(const struct place *place, const struct tree *value, char ***field)
+{
+    if (value->kind != TREE_LIST || value->count == 0)
+        return bad(place, "expected a list of words such as [python3, worker.py]");
+
+    char **words = calloc(value->count + 1, sizeof *words);
+    if (words == NULL)
+        return no_memory(place);
+    free_names(*field);
+    *field = words; /* freed with the rest, half-filled or not */
+    for (size_t i = 0; i < value->count; i++) {
+        SCOPED_BUF text = { 0 };
+        struct place inner = *place;
+        inner.line = value->items[i].line;
+        int r = get_text(&inner, value->items[i].value, &text);
+        if (r < 0)
+            return r;
+        words[i] = text.data != NULL ? buf_steal(&text) : strdup("");
+        if (words[i] == NULL)
+            return no_memory(place);
+    }
+    return words[0][0] != '\0' ? 0 : bad(place, "the first word is empty, expected a program");
+}
+
+/* {NAME: value} as "NAME=value" entries. */
+static int read_vars(const struct place *place, const struct tree *value, char ***field)
+{
+    if (value->kind != TREE_MAP)
+        return bad(place, "expected a mapping of names to values");
+
+    char **vars = calloc(value->count + 1, sizeof *vars);
+    if (vars == NULL)
+        return no_memory(place);
+    free_names(*field);
+    *field = vars;
+    for (size_t i = 0; i < value->count; i++) {
+        const struct tree_item *item = &value->items[i];
+        struct place inner = below(place, item->key, item->line);
+        SCOPED_BUF text = { 0 };
+        if (item->key[0] == '\0' || strchr(item->key, '=') != NULL)
+            return bad(&inner, "'%.60s' is no variable's name", item->key);
+        int r = get_text(&inner, item->value, &text);
+        if (r < 0)
+            return r;
+        if (asprintf(&vars[i], "%s=%s", item->key, text.data != NULL ? text.data : "") < 0) {
+            vars[i] = NULL;
+            return no_memory(place);
+        }
+    }
+    return 0;
+}
+
+/* A directory, relative to that of the file. */
+static int read_dir(const struct place *place, const char *text, char **field)
+{
+    char *path = NULL;
+    int n = text[0] == '/' ? asprintf(&path, "%s", text) : asprintf(&path, "%s/%s", place->dir, text);
+    if (n < 0)
+        return no_memory(place);
+    char *absolute = realpath(path, NULL);
+    free(path);
+    if (absolute == NULL)
+        return errno == ENOMEM ? no_memory(place) : bad(place, "'%.100s': %s", text, strerrordesc_np(errno));
+    free(*field);
+    *field = absolute;
+    return 0;
 }
 
 static int read_names(const struct place *place, const struct tree *value, char ***field)
@@ -519,6 +638,73 @@ static int read_queues(const struct place *place, const struct tree *value, stru
     return 0;
 }
 
+/* ---- pools ---- */
+
+static int set_pool_defaults(const struct place *place, const char *name, struct pool_options *pool)
+{
+    struct mandor_err why;
+
+    pool->name = strdup(name);
+    pool->size_min = pool->size_max = 1;
+    if (pool->name == NULL)
+        return no_memory(place);
+    for (size_t i = 0; i < ARRAY_LEN(pool_params); i++) {
+        const struct param *param = &pool_params[i];
+        if (param->fallback[0] == '\0' || param->fallback[0] == '(' || param->type == PARAM_COUNT)
+            continue;
+        if (store_text(param, param->fallback, (char *)pool + param->offset, &why) < 0)
+            return no_memory(place);
+    }
+    return 0;
+}
+
+static int read_pool(const struct place *place, const char *name, const struct tree *value, struct pool_options *pool)
+{
+    const char *known[ARRAY_LEN(pool_params)];
+    int r = set_pool_defaults(place, name, pool);
+
+    if (r < 0)
+        return r;
+    if (name[0] == '\0')
+        return bad(place, "a pool needs a name");
+    if (value->kind != TREE_MAP)
+        return bad(place, "expected a mapping such as {command: [python3, worker.py], size: 4}");
+    for (size_t i = 0; i < ARRAY_LEN(pool_params); i++)
+        known[i] = pool_params[i].key;
+    for (size_t i = 0; i < value->count; i++) {
+        const struct tree_item *item = &value->items[i];
+        struct place inner = below(place, item->key, item->line);
+        const struct param *param = find_param(pool_params, ARRAY_LEN(pool_params), item->key);
+        r = param != NULL ? read_param(&inner, param, item->value, pool)
+                          : unknown_key(&inner, item->key, known, ARRAY_LEN(known));
+        if (r < 0)
+            return r;
+    }
+    if (pool->command == NULL)
+        return bad(place, "no command, expected one such as [python3, worker.py]");
+    return pool->cwd != NULL ? 0 : read_dir(place, ".", &pool->cwd);
+}
+
+static int read_pools(const struct place *place, const struct tree *value, struct config *config)
+{
+    if (tree_is_null(value))
+        return 0;
+    if (value->kind != TREE_MAP)
+        return bad(place, "expected a mapping of pool names");
+
+    config->pools = calloc(value->count + 1, sizeof *config->pools);
+    if (config->pools == NULL)
+        return no_memory(place);
+    for (size_t i = 0; i < value->count; i++) {
+        const struct tree_item *item = &value->items[i];
+        struct place inner = below(place, item->key, item->line);
+        int r = read_pool(&inner, item->key, item->value, &config->pools[config->pool_count++]);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
 /* ---- the whole ---- */
 
 static int read_param(const struct place *place, const struct param *param,
@@ -534,10 +720,20 @@ static int read_param(const struct place *place, const struct param *param,
         return read_names(place, value, field);
     if (param->type == PARAM_KEEP)
         return read_keep(place, value, field);
+    if (param->type == PARAM_POOLS)
+        return read_pools(place, value, object);
+    if (param->type == PARAM_WORDS)
+        return read_words(place, value, field);
+    if (param->type == PARAM_VARS)
+        return read_vars(place, value, field);
+    if (param->type == PARAM_COUNT)
+        return read_count(place, value, param, field);
 
     int r = get_text(place, value, &text);
     if (r < 0)
         return r;
+    if (param->type == PARAM_DIR)
+        return read_dir(place, text.data, field);
     r = store_text(param, text.data, field, &why);
     return r < 0 ? failed(place, r, &why) : 0;
 }
@@ -689,6 +885,9 @@ struct config *config_free(struct config *config)
         json_decref(config->queues[i].defaults);
     }
     free(config->queues);
+    for (size_t i = 0; i < config->pool_count; i++)
+        pool_options_done(&config->pools[i]);
+    free(config->pools);
     free_names(config->env_pass);
     free(config->containment);
     free(config->log_format);
@@ -723,14 +922,22 @@ const struct config_param *config_params(size_t *ret_count)
 #define TYPE_NAMES    "list"
 #define TYPE_KEEP     "duration, or {age, count}"
 #define TYPE_QUEUES   "mapping"
+#define TYPE_POOLS    "mapping"
+#define TYPE_WORDS    "list"
+#define TYPE_VARS     "map of names to values"
+#define TYPE_COUNT    "integer, or {min, max}"
+#define TYPE_DIR      "directory"
     static const struct config_param params[] = {
 #define PARAM(key, type, field, choices, fallback, range, help) \
     { key, (choices) != NULL ? (choices) : TYPE_##type, fallback, help },
 #define QUEUE_PARAM(key, type, field, choices, fallback, range, help) \
     { "queues.NAME." key, TYPE_##type, fallback, help },
+#define POOL_PARAM(key, type, field, choices, fallback, range, help) \
+    { "pools.NAME." key, (choices) != NULL ? (choices) : TYPE_##type, fallback, help },
 #include "config/params.def"
 #undef PARAM
 #undef QUEUE_PARAM
+#undef POOL_PARAM
     };
     *ret_count = ARRAY_LEN(params);
     return params;

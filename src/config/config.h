@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "base/macro.h"
+#include "pool/pool.h"
 
 struct config_queue {
     char *name;
@@ -28,6 +29,8 @@ struct config {
     char *containment;           /* "auto" … */
     struct config_queue *queues;
     size_t queue_count; /* 0 = serve what the broker has */
+    struct pool_options *pools;
+    size_t pool_count;
     char **env_pass;    /* names, NULL-terminated; never NULL */
 };
 

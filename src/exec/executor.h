@@ -19,12 +19,14 @@
 #include "stream/filter.h"
 
 struct execution;
+struct pools;
 
 /* What executors of one worker share. */
 struct executor_env {
     uv_loop_t *loop;
     struct nursery *nursery;
     struct filter_pool *filters;
+    struct pools *pools; /* warm pools; NULL = none here */
     char *const *env_pass; /* "NAME=value" of the worker that every job gets (PATH HOME USER LANG LC_* TZ env_pass); NULL-terminated */
 };
 

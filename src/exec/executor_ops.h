@@ -27,6 +27,6 @@ const struct execution_events *execution_events(const struct execution *executio
 void *execution_arg(const struct execution *execution);
 void execution_closed(struct execution *execution);
 
-extern const struct executor_ops executor_process;
+extern const struct executor_ops executor_process, executor_pool;
 
 #endif

@@ -14,7 +14,7 @@ struct execution {
     _Alignas(max_align_t) unsigned char state[];
 };
 
-static const struct executor_ops *const executors[] = { &executor_process };
+static const struct executor_ops *const executors[] = { &executor_process, &executor_pool };
 
 static const struct executor_ops *find(enum spec_kind kind)
 {
@@ -29,7 +29,7 @@ int executor_start(const struct execution_request *request, const struct executi
 {
     const struct executor_ops *ops = find(request->spec->kind);
     if (ops == NULL)
-        return err_set(err, -ENOSYS, FAULT_CALLER, "this build runs 'exec' jobs only");
+        return err_set(err, -ENOSYS, FAULT_CALLER, "this build runs 'exec' and 'pool' jobs only");
 
     struct execution *execution = calloc(1, sizeof *execution + ops->state_size);
     if (execution == NULL)

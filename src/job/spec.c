@@ -114,6 +114,11 @@ static json_t *merged_env(const json_t *job, const json_t *defaults)
     return both;
 }
 
+static bool says_what_to_run(const json_t *job)
+{
+    return json_object_get(job, "exec") != NULL || json_object_get(job, "python") != NULL;
+}
+
 static int store_one(int row, const json_t *job, const json_t *defaults, struct spec *spec,
                      struct mandor_err *err)
 {
@@ -122,6 +127,9 @@ static int store_one(int row, const json_t *job, const json_t *defaults, struct 
     const json_t *own = option_lookup(row, job);
     const json_t *queues = option->on_queue ? option_lookup(row, defaults) : NULL;
     SCOPED_JSON *both = NULL;
+
+    if (own == NULL && str_eq(option->key, "pool") && says_what_to_run(job))
+        queues = NULL; /* the queue's pool is for jobs that do not say themselves */
 
     if (own == NULL && queues == NULL) {
         int r = option_holds_memory(row) ? option_store_default(row, spec) : 0;

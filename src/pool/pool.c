@@ -77,16 +77,21 @@ static int64_t wanted(const struct pool *pool, const struct census *census)
 
 /* ---- coming ---- */
 
-static void note_failure(struct pool *pool, const char *why)
+static void note_failure(struct pool *pool, const char *why, int64_t started_ms)
 {
-    int shift = MIN(pool->failures, 10);
-    int64_t delay_ms = MIN((int64_t)BACKOFF_FIRST_MS << shift, (int64_t)BACKOFF_LAST_MS);
+    int64_t now = clock_mono_ms();
 
+    pool->failed_starts++;
+    (void)snprintf(pool->last_error, sizeof pool->last_error, "%.230s", why);
+    if (pool->failures > 0 && started_ms < pool->failed_ms) { /* of the same volley: no further news */
+        log_warn("pool %s: a worker failed to start: %s", pool->options.name, why);
+        return;
+    }
+    int64_t delay_ms = MIN((int64_t)BACKOFF_FIRST_MS << MIN(pool->failures, 10), (int64_t)BACKOFF_LAST_MS);
     delay_ms = (int64_t)((double)delay_ms * (0.75 + pool_random01(pool) / 2));
     pool->failures++;
-    pool->failed_starts++;
-    pool->next_start_ms = clock_mono_ms() + delay_ms;
-    (void)snprintf(pool->last_error, sizeof pool->last_error, "%.230s", why);
+    pool->failed_ms = now;
+    pool->next_start_ms = now + delay_ms;
     log_warn("pool %s: a worker failed to start: %s; trying again in %" PRId64 " ms", pool->options.name, why, delay_ms);
 }
 
@@ -100,7 +105,7 @@ static void start_missing(struct pool *pool)
             return; /* one scout at a time */
         int r = warm_start(pool);
         if (r < 0)
-            note_failure(pool, strerror(-r));
+            note_failure(pool, strerror(-r), clock_mono_ms());
     }
 }
 
@@ -111,7 +116,7 @@ void pool_note_end(struct pool *pool, struct warm *warm)
     if (warm->expected || warm->killed_for_job)
         return;
     if (early) {
-        note_failure(pool, warm->why);
+        note_failure(pool, warm->why, warm->started_ms);
         return;
     }
     pool->deaths++;

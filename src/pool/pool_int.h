@@ -96,6 +96,7 @@ struct pool {
     unsigned handles;
 
     int failures;          /* starts that failed in a row */
+    int64_t failed_ms;     /* monotonic: when the last one did */
     int64_t next_start_ms; /* monotonic: not before */
     int64_t jobs_done, recycles, deaths, failed_starts, started;
     char last_error[240];

@@ -400,7 +400,7 @@ static void on_timer_closed(uv_handle_t *handle)
 /* A look that is under way has a part of its own. */
 static void close_parts(struct warm *warm)
 {
-    warm->parts += 2u + (warm->peer != NULL) + (warm->out != NULL) + (warm->err != NULL);
+    warm->parts += 1u + (warm->peer != NULL) + (warm->out != NULL) + (warm->err != NULL);
     uv_close((uv_handle_t *)&warm->timer, on_timer_closed);
     if (warm->peer != NULL)
         peer_close(warm->peer, on_part_closed, warm);
@@ -625,6 +625,7 @@ int warm_start(struct pool *pool)
                            .pool = pool,
                            .number = ++pool->next_number,
                            .version = pool->version,
+                           .parts = 1, /* until close_parts() */
                            .socket = pair[0],
                            .tokens = LINES_BURST,
                            .started_ms = clock_mono_ms() };

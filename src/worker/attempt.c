@@ -81,6 +81,10 @@ void attempt_command(const struct attempt *attempt, char *text, size_t size)
 {
     size_t used = 0;
 
+    if (attempt->spec != NULL && attempt->spec->kind == SPEC_POOL) {
+        (void)snprintf(text, size, "pool:%s", attempt->spec->pool);
+        return;
+    }
     for (size_t i = 0; attempt->spec != NULL && i < attempt->spec->argc && used + 2 < size; i++) {
         if (i > 0)
             text[used++] = ' ';

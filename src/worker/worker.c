@@ -239,6 +239,8 @@ void worker_reload(struct worker *worker)
     }
     config_free(worker->config);
     worker->config = config;
+    if (pools_configure(worker->pools, config->pools, config->pool_count) < 0)
+        log_error("out of memory: not all pools are as the configuration says; send SIGHUP again");
     scheduler_configure(worker->scheduler);
     scheduler_wake(worker->scheduler);
     log_info("configuration read again%s%s", config->path != NULL ? " from " : "",
@@ -272,6 +274,15 @@ static void on_unregistered(struct broker_req *req)
     close_rest(worker);
 }
 
+static void on_pools_closed(void *arg)
+{
+    struct worker *worker = arg;
+    static struct broker_req req; /* outlives everything; one worker a process */
+
+    req = (struct broker_req){ .op = BROKER_UNREGISTER, .done = on_unregistered, .data = worker };
+    broker_submit(worker->broker, &req);
+}
+
 void worker_check_done(struct worker *worker)
 {
     if (worker->closing || !worker->registered || worker->recovering || worker->renewing ||
@@ -281,9 +292,8 @@ void worker_check_done(struct worker *worker)
         return;
 
     worker->closing = true;
-    static struct broker_req req; /* outlives everything; one worker a process */
-    req = (struct broker_req){ .op = BROKER_UNREGISTER, .done = on_unregistered, .data = worker };
-    broker_submit(worker->broker, &req);
+    pools_close(worker->pools, on_pools_closed, worker); /* while we are registered: what they hold can be found */
+    worker->pools = NULL;
 }
 
 /* ---- the beginning ---- */
@@ -316,11 +326,14 @@ static int start_parts(struct worker *worker, struct mandor_err *err)
         return r;
     if ((r = filter_pool_new(&worker->loop, (size_t)worker->config->buffer_max_bytes, &worker->filters)) < 0 ||
         (r = hash_new(&worker->by_id)) < 0 || (r = env_passed(worker->config->env_pass, &worker->env_pass)) < 0 ||
+        (r = pools_new(&worker->loop, worker->nursery, worker->env_pass, &worker->pools)) < 0 ||
+        (r = pools_configure(worker->pools, worker->config->pools, worker->config->pool_count)) < 0 ||
         (r = scheduler_new(worker, &worker->scheduler)) < 0 || (r = signals_start(worker)) < 0)
         return err_set(err, r, FAULT_HOST, "start worker");
     worker->env = (struct executor_env){ .loop = &worker->loop,
                                          .nursery = worker->nursery,
                                          .filters = worker->filters,
+                                         .pools = worker->pools,
                                          .env_pass = worker->env_pass };
     worker->progress = progress_new(worker);
     if ((r = live_server_new(worker, &worker->live, err)) < 0)

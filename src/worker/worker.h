@@ -14,6 +14,7 @@
 #include "child/nursery.h"
 #include "config/config.h"
 #include "exec/executor.h"
+#include "pool/pool.h"
 #include "stream/filter.h"
 
 struct attempt;
@@ -44,6 +45,7 @@ struct worker {
     struct broker *broker;
     struct nursery *nursery;
     struct filter_pool *filters;
+    struct pools *pools;
     struct executor_env env;
     char **env_pass; /* owned: what every job gets of our environment */
     struct scheduler *scheduler;

@@ -1,0 +1,502 @@
+"""Warm pools from end to end: real `mandor work`, workers that speak the protocol by hand (tests/lib/pool_worker.py)."""
+import json
+import os
+import pathlib
+import signal
+import time
+
+import pytest
+
+from harness import SOAK, alive, hwm_bytes, is_sanitized, rss_bytes, wait_for
+
+PYTHON = "/usr/bin/python3"
+WORKER = str(pathlib.Path(__file__).resolve().parents[1] / "lib" / "pool_worker.py")
+FAST = {"type": "fixed", "delay": "10ms", "jitter": 0}
+
+
+def configure(mandor, pools=None, concurrency=8, **more):
+    """Write mandor.yaml (JSON is YAML) with the pool `p`, or the pools given, and make it the one to use."""
+    pools = pools or {"p": more}
+    for options in pools.values():
+        options.setdefault("command", [PYTHON, "-S", WORKER])
+    text = {"concurrency": concurrency, "shutdown_timeout": "1s", "pools": pools, "queues": {"default": {}, "bound": {"pool": next(iter(pools))}}}
+    path = mandor.tmp / "mandor.yaml"
+    path.write_text(json.dumps(text))
+    mandor.env["MANDOR_CONFIG"] = str(path)
+    return path
+
+
+def add(mandor, data=None, pool="p", **keys):
+    return mandor.add_many([{"pool": pool, "data": data, **keys}])[0]
+
+
+def pool_of(mandor, name="p"):
+    for one in mandor.ok("pools", "--json").json():
+        for pool in one["pools"]:
+            if pool["name"] == name:
+                return pool
+    return None
+
+
+def wait_ready(mandor, count, name="p", deadline=20):
+    """Wait until so many workers are ready; returns their pids."""
+    def ready():
+        pool = pool_of(mandor, name)
+        pids = [w["pid"] for w in (pool or {"workers": []})["workers"] if w["state"] == "ready"]
+        return pids if len(pids) >= count else None
+    return wait_for(ready, deadline, f"{count} ready workers", every=0.05)
+
+
+# ---- the plain story ----
+
+
+def test_a_job_is_given_to_a_warm_worker_and_its_result_recorded(mandor):
+    configure(mandor)
+    job = mandor.ok("add", "--pool", "p", "--data", '{"n": [1, "zwei"]}').text.strip()
+    mandor.drain()
+    record = mandor.show(job)
+    assert (record["state"], record["cause"], record["exit_code"]) == ("completed", "exit", 0), record
+    task = record["result"]["task"]
+    assert task == {"id": job, "queue": "default", "attempt": 1, "data": {"n": [1, "zwei"]}, "timeout_ms": 0, "stdin": False}
+    assert record["containment"] in ("cgroup", "pidns", "group")
+
+
+def test_a_queue_may_be_bound_to_a_pool(mandor):
+    configure(mandor)
+    job = mandor.ok("add", "--queue", "bound", "--data", '{"result": 5}').text.strip()
+    plain = mandor.ok("add", "--queue", "bound", "--", "echo", "hi").text.strip()
+    mandor.drain()
+    assert mandor.show(job)["result"] == 5
+    assert mandor.show(plain)["state"] == "completed" and mandor.logs_of(plain) == b"hi\n"
+
+
+def test_an_unknown_pool_fails_the_job_at_once_and_names_those_that_are_there(mandor):
+    configure(mandor, {"thumbs": {}, "other": {}})
+    job = add(mandor, 1, pool="thumb", attempts=5)
+    mandor.drain()
+    record = mandor.show(job)
+    assert record["state"] == "failed" and record["attempts_used"] == 1, record
+    assert "'thumb'" in record["error"] and "'thumbs'" in record["error"] and "'other'" in record["error"]
+
+
+def test_one_worker_takes_many_jobs_and_an_error_is_one_jobs_affair(mandor):
+    configure(mandor)
+    jobs = mandor.add_many([{"pool": "p", "data": {"fail": {"message": "no", "code": 7}} if i == 5 else None} for i in range(20)])
+    final = add(mandor, {"fail": {"message": "never", "retry": False}}, attempts=3)
+    mandor.drain()
+    records = [mandor.show(job) for job in jobs]
+    pids = {r["result"]["pid"] for r in records if r["state"] == "completed"}
+    assert len(pids) == 1, pids
+    assert (records[5]["state"], records[5]["cause"], records[5]["exit_code"], records[5]["error"]) == ("failed", "exit", 7, "no")
+    record = mandor.show(final)
+    assert (record["state"], record["exit_code"], record["attempts_used"]) == ("failed", 100, 1), record
+
+
+def test_output_arrives_exactly_and_stdin_too(mandor):
+    configure(mandor)
+    size = 3_000_001
+    source = mandor.tmp / "in.bin"
+    source.write_bytes(os.urandom(size))
+    out = mandor.tmp / "out.bin"
+    written = add(mandor, {"write": size, "text": "0123456789"}, stdout=f"file:{out}")
+    to_err = add(mandor, {"write": 5, "text": "hello", "stream": 2})
+    echoed = add(mandor, {"echo": True}, stdin=f"file:{source}", stdout=f"file:{mandor.tmp}/echo.bin")
+    counted = add(mandor, {"count": True}, stdin="inline:twelve bytes")
+    missing = add(mandor, {"count": True}, stdin=f"file:{mandor.tmp}/none")
+    mandor.drain()
+    assert mandor.show(written)["streams"]["stdout"]["bytes"] == size
+    assert out.read_bytes() == (b"0123456789" * (size // 10 + 1))[:size]
+    assert mandor.show(to_err)["streams"]["stderr"]["tail"] == "hello"
+    assert (mandor.tmp / "echo.bin").read_bytes() == source.read_bytes()
+    assert mandor.show(counted)["result"] == 12
+    record = mandor.show(missing)
+    assert (record["state"], record["cause"]) == ("failed", "sink"), record
+
+
+def test_progress_and_log_frames_arrive(mandor):
+    configure(mandor)
+    with mandor.worker() as worker:
+        job = add(mandor, {"progress": {"at": 50}, "log": "half way", "sleep": 0.1})
+        record = mandor.wait_state(job, "completed")
+        assert record["progress"] == {"at": 50}
+        assert "half way" in worker.stderr and f"job={job}" in worker.stderr
+
+
+def test_one_slow_sink_does_not_hold_up_the_other_jobs_of_its_worker(mandor):
+    configure(mandor, {"p": {"size": 1, "concurrency": 4}})
+    with mandor.worker():
+        slow = add(mandor, {"write": 40_000_000, "text": "slow"}, stdout=f"file:{mandor.tmp}/slow.bin")
+        fast = [add(mandor, {"write": 1_000_000, "text": "fast"}) for _ in range(6)]
+        for job in fast:
+            assert mandor.wait_state(job, "completed")["streams"]["stdout"]["bytes"] == 1_000_000
+        assert mandor.wait_state(slow, "completed")["streams"]["stdout"]["bytes"] == 40_000_000
+
+
+# ---- prints (R54), frames (R55) ----
+
+
+def test_r54_prints_go_to_the_log_with_the_jobs_id_and_never_into_a_frame(mandor):
+    configure(mandor)
+    with mandor.worker() as worker:
+        job = add(mandor, {"print": "Error: boom\n", "result": "fine"})
+        assert mandor.wait_state(job, "completed")["result"] == "fine"
+        wait_for(lambda: worker.stderr.count("Error: boom") == 2, 10, "both prints in the log")
+        lines = [line for line in worker.stderr.splitlines() if "Error: boom" in line]
+        assert all("stdout: " in line or "stderr: " in line for line in lines), lines
+        assert add(mandor, {"result": 2})
+
+
+def test_a_flood_on_descriptor_1_blocks_nobody_and_is_left_out_of_the_log(mandor):
+    configure(mandor)
+    with mandor.worker() as worker:
+        job = add(mandor, {"flood": 100_000, "result": 1})
+        after = add(mandor, {"print": "after\n"})
+        mandor.wait_state(job, "completed")
+        mandor.wait_state(after, "completed")
+        assert worker.stderr.count("stdout: xxx") < 2000
+        assert os.path.getsize(worker.log) < 2_000_000
+
+
+BAD = {
+    "text instead of a frame": "54726163656261636b20286d6f737420726563656e742063616c6c206c617374293a0a",
+    "a giant length": "ffffffff0400010001000000000000003130",
+    "an unknown type": "02000000630001000100000000000000" + "3130",
+    "another version": "02000000040009000100000000000000" + "3130",
+    "a job that it does not have": "020000000400010063000000000000003130",
+    "a result that is not JSON": "02000000040001004a4f424e554d4252" + "7b7b",
+    "a result of no job": "02000000040001000000000000000000" + "3130",
+    "a chunk beyond its credit": "00000800" + "03020100" + "4a4f424e554d4252" + "41" * 0x80000,
+    "a second HELLO": "3e0000000100010000000000000000007b2276657273696f6e73223a5b315d2c226e616d65223a22726573697a65222c2273646b223a22707974686f6e2f302e31222c22637265646974223a387d",
+    "a PONG that nobody asked for": "070000000b00010000000000000000007b226e223a397d",
+    "a JOB": "020000000200010001000000000000007b7d",
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_worker_that_breaks_the_protocol_ends_alone(mandor, what):
+    configure(mandor, {"p": {"size": 1}, "q": {"size": 1}})
+    with mandor.worker() as worker:
+        bad = add(mandor, {"raw": BAD[what]})
+        other = add(mandor, {"sleep": 0.3, "result": "untouched"}, pool="q")
+        record = mandor.wait_state(bad, "failed")
+        assert record["cause"] == "protocol" and record["error"], record
+        assert mandor.wait_state(other, "completed")["result"] == "untouched"
+        after = add(mandor, {"result": "alive"})
+        assert mandor.wait_state(after, "completed")["result"] == "alive"
+        assert "protocol error" in worker.stderr
+
+
+def test_half_a_frame_and_the_end_is_a_protocol_error(mandor):
+    configure(mandor)
+    with mandor.worker():
+        job = add(mandor, {"raw": "080000000400010001000000", "then": "exit"})
+        record = mandor.wait_state(job, "failed")
+        assert record["cause"] == "protocol" and "16 bytes" in record["error"], record
+
+
+# ---- deaths ----
+
+
+def test_r21_a_killed_worker_ends_its_job_as_killed_and_is_replaced(mandor):
+    configure(mandor)
+    with mandor.worker():
+        job = add(mandor, {"die": 9})
+        record = mandor.wait_state(job, "failed")
+        assert record["cause"] == "worker_died" and "signal 9" in record["error"], record
+        after = add(mandor, {"result": 1})
+        mandor.wait_state(after, "completed")
+
+
+def test_only_the_jobs_of_the_dead_worker_are_tried_again(mandor):
+    configure(mandor, {"p": {"size": 2, "concurrency": 2}})
+    mark = mandor.tmp / "starts"
+    with mandor.worker():
+        pids = wait_ready(mandor, 2)
+        jobs = [add(mandor, {"mark": str(mark), "sleep": 2, "result": i}, attempts=3, backoff=FAST) for i in range(4)]
+        wait_for(lambda: mark.exists() and len(mark.read_text().splitlines()) == 4, 20, "all four to run")
+        os.kill(pids[0], signal.SIGKILL)
+        records = [mandor.wait_state(job, "completed") for job in jobs]
+        assert [r["result"] for r in records] == [0, 1, 2, 3]
+        assert sorted(r["attempt"] for r in records) == [1, 1, 2, 2]
+
+
+def test_r68_a_death_while_idle_charges_nobody(mandor):
+    configure(mandor)
+    with mandor.worker():
+        for i in range(10):
+            pid = wait_ready(mandor, 1)[0]
+            os.kill(pid, signal.SIGSTOP)  # it cannot read what is given to it now
+            job = add(mandor, {"result": i})
+            wait_for(lambda: pool_of(mandor)["busy"] == 1, 10, "the job to be given")
+            os.kill(pid, signal.SIGKILL)
+            record = mandor.wait_state(job, "completed")
+            assert (record["result"], record["attempt"]) == (i, 1), record
+
+
+def test_r62_a_result_just_before_the_exit_is_never_lost(mandor):
+    count = 400 if not SOAK else 5000
+    configure(mandor, size=4, max_jobs=1)
+    jobs = mandor.add_many([{"pool": "p", "data": {"result_and_exit": True}}] * count)
+    mandor.drain(timeout=110)
+    records = mandor.list()
+    assert [r["state"] for r in records if r["state"] != "completed"] == []
+    assert len({r["result"]["pid"] for r in records}) == len(jobs)
+
+
+def test_r63_recycling_is_staggered(mandor):
+    configure(mandor, size=8, max_jobs=30)
+    least = 8
+    with mandor.worker():
+        wait_ready(mandor, 8)
+        mandor.add_many([{"pool": "p", "data": {"sleep": 0.005}}] * 1500)
+
+        def look():
+            nonlocal least
+            pool = pool_of(mandor)
+            least = min(least, sum(w["state"] == "ready" for w in pool["workers"]))
+            return pool["jobs"] >= 1500
+        wait_for(look, 60, "all jobs")
+        pool = pool_of(mandor)
+        assert pool["recycles"] >= 30 and pool["deaths"] == 0, pool
+        assert least >= 4, least
+
+
+def test_r69_workers_that_die_at_once_are_started_ever_more_slowly_until_it_is_mended(mandor):
+    flag = mandor.tmp / "mended"
+    command = ["sh", "-c", f"[ -e {flag} ] || exit 3; exec {PYTHON} -S {WORKER}"]
+    configure(mandor, size=4, command=command)
+    with mandor.worker() as worker:
+        job = add(mandor, {"result": 1})
+        pool = wait_for(lambda: (p := pool_of(mandor)) and p["failed_starts"] >= 3 and p, 20, "three failed starts")
+        assert pool["state"] == "failing" and "exit code 3" in pool["last_error"], pool
+        assert mandor.show(job)["phase"] == "starting"
+        began, starts = time.monotonic(), pool["started"]
+        wait_for(lambda: time.monotonic() - began > 2, 5, "two seconds")
+        assert pool_of(mandor)["started"] - starts <= 6
+        flag.touch()
+        mandor.wait_state(job, "completed", deadline=40)
+        assert pool_of(mandor)["state"] == "ready"
+        assert "exit code 3" in worker.stderr
+
+
+def test_a_job_that_waits_for_a_failing_pool_can_be_cancelled(mandor):
+    configure(mandor, command=["false"])
+    with mandor.worker():
+        job = add(mandor, 1)
+        mandor.wait_phase(job, "starting")
+        mandor.ok("cancel", "--wait", job)
+        assert mandor.show(job)["state"] == "cancelled"
+        other = add(mandor, 1)
+        mandor.wait_phase(other, "starting")
+    record = mandor.show(other)
+    assert record["state"] in ("waiting", "delayed") and record["attempts_used"] == 0, record
+
+
+def test_r70_a_pool_that_lost_all_its_workers_refills_by_itself(mandor):
+    configure(mandor, size=8)
+    with mandor.worker():
+        pids = wait_ready(mandor, 8)
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: not any(alive(pid) for pid in pids), 10, "all to be dead")
+        fresh = wait_ready(mandor, 8)
+        assert not set(fresh) & set(pids)
+        mandor.wait_state(add(mandor, {"result": 1}), "completed")
+
+
+def test_a_worker_without_hello_never_gets_a_job(mandor):
+    configure(mandor, command=["sleep", "100"], hello_timeout="300ms", kill_after="100ms")
+    with mandor.worker():
+        job = add(mandor, 1)
+        pool = wait_for(lambda: (p := pool_of(mandor)) and p["failed_starts"] >= 1 and p, 20, "a failed start")
+        assert "HELLO" in pool["last_error"] and mandor.show(job)["phase"] == "starting"
+        assert pool["busy"] == 0 and pool["waiting"] == 1, pool
+
+
+def test_an_idle_worker_that_answers_no_ping_is_replaced(mandor):
+    configure(mandor, ping_interval="200ms", env={"MUTE": "1"})
+    with mandor.worker() as worker:
+        pid = wait_ready(mandor, 1)[0]
+        wait_for(lambda: not alive(pid), 20, "the mute worker to be ended")
+        assert "PING" in worker.stderr
+
+
+# ---- timeouts, cancel ----
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_a_timeout_cancels_and_then_kills(mandor, deaf):
+    configure(mandor)
+    with mandor.worker():
+        pid = wait_ready(mandor, 1)[0]
+        job = add(mandor, {"sleep": 100, "deaf": deaf}, timeout="300ms", kill_after="300ms")
+        record = mandor.wait_state(job, "failed")
+        assert record["cause"] == "timeout" and "timeout of 300 ms" in record["error"], record
+        assert alive(pid) is not deaf
+        assert ("killed" in record["error"]) is deaf
+
+
+def test_other_jobs_of_a_worker_that_is_killed_are_put_back_uncharged(mandor):
+    configure(mandor, {"p": {"concurrency": 4}})
+    with mandor.worker():
+        deaf = add(mandor, {"sleep": 100, "deaf": True}, timeout="500ms", kill_after="100ms")
+        other = add(mandor, {"sleep": 1.5, "result": "ok"})
+        assert mandor.wait_state(deaf, "failed")["cause"] == "timeout"
+        record = mandor.wait_state(other, "completed")
+        assert record["result"] == "ok" and record["attempt"] == 2 and record["attempts_used"] <= 1, record
+
+
+def test_cancel_reaches_the_worker_and_leaves_it_alive(mandor):
+    configure(mandor)
+    with mandor.worker():
+        pid = wait_ready(mandor, 1)[0]
+        job = add(mandor, {"sleep": 100})
+        mandor.wait_phase(job, "running")
+        mandor.ok("cancel", "--wait", job)
+        assert mandor.show(job)["state"] == "cancelled" and alive(pid)
+
+
+def test_idle_timeout_and_output_max_hold_for_pool_jobs(mandor):
+    configure(mandor)
+    idle = add(mandor, {"sleep": 100}, idle_timeout="200ms", kill_after="1s")
+    much = add(mandor, {"write": 300_000}, output_max="100K", kill_after="1s")
+    mandor.drain()
+    assert mandor.show(idle)["cause"] == "idle_timeout"
+    assert mandor.show(much)["cause"] == "limit"
+
+
+# ---- recycling, growing, changing ----
+
+
+def test_max_age_max_memory_and_contamination_replace_a_worker(mandor):
+    configure(mandor, {"age": {"max_age": "1s"}, "fat": {"max_memory": "200M"}, "dirty": {"contamination": "recycle"}})
+    with mandor.worker() as worker:
+        before = {name: wait_ready(mandor, 1, name)[0] for name in ("age", "fat", "dirty")}
+        mandor.wait_state(add(mandor, {"eat": 256}, pool="fat"), "completed")
+        mandor.wait_state(add(mandor, {"open": 3}, pool="dirty"), "completed")
+        for pid in before.values():
+            wait_for(lambda: not alive(pid), 30, f"worker {pid} to be replaced")
+        assert "descriptors" in worker.stderr
+
+
+@pytest.mark.parametrize("data, word", [({"open": 2}, "descriptors"), ({"chdir": "/"}, "directory"), ({"fork": 1}, "processes")])
+def test_what_a_job_leaves_behind_is_reported(mandor, data, word):
+    configure(mandor)
+    with mandor.worker() as worker:
+        pid = wait_ready(mandor, 1)[0]
+        wait_for(lambda: pool_of(mandor)["workers"][0]["memory"] > 0, 10, "the first look")
+        mandor.wait_state(add(mandor, data), "completed")
+        wait_for(lambda: "not as it was" in worker.stderr, 20, "the report")
+        assert word in worker.stderr and alive(pid)
+
+
+def test_a_pool_grows_under_load_and_shrinks_when_idle(mandor):
+    configure(mandor, size={"min": 1, "max": 4}, shrink_after="500ms")
+    with mandor.worker():
+        assert len(wait_ready(mandor, 1)) == 1
+        jobs = [add(mandor, {"sleep": 1}) for _ in range(4)]
+        wait_ready(mandor, 4)
+        for job in jobs:
+            mandor.wait_state(job, "completed")
+        wait_for(lambda: len(pool_of(mandor)["workers"]) == 1, 20, "the pool to shrink")
+
+
+def test_sighup_brings_changes_and_takes_pools_away(mandor):
+    path = configure(mandor, {"p": {"size": 2}, "old": {}})
+    with mandor.worker() as worker:
+        before = wait_ready(mandor, 2)
+        wait_ready(mandor, 1, "old")
+        running = add(mandor, {"sleep": 1, "result": "kept"}, pool="old")
+        mandor.wait_phase(running, "running")
+        configure(mandor, {"p": {"size": 2, "env": {"CHANGED": "1"}}, "new": {}})
+        assert path.exists()
+        os.kill(worker.pid, signal.SIGHUP)
+        wait_ready(mandor, 1, "new")
+        wait_for(lambda: not any(alive(pid) for pid in before), 20, "the workers to be replaced")
+        wait_ready(mandor, 2)
+        assert mandor.wait_state(running, "completed")["result"] == "kept"
+        wait_for(lambda: pool_of(mandor, "old") is None, 20, "the old pool to end")
+        assert mandor.wait_state(add(mandor, 1, pool="old"), "failed")["error"].startswith("no pool 'old'")
+
+
+def test_a_worker_may_ask_for_fewer_jobs_at_once(mandor):
+    configure(mandor, {"p": {"concurrency": 8, "env": {"ONLY": "1"}}})
+    with mandor.worker():
+        jobs = [add(mandor, {"sleep": 0.3}) for _ in range(3)]
+        wait_for(lambda: (p := pool_of(mandor)) and p["busy"] == 1 and p["waiting"] == 2, 10, "one held, two waiting")
+        for job in jobs:
+            mandor.wait_state(job, "completed")
+
+
+# ---- nothing is left ----
+
+
+def test_nothing_of_a_pool_is_left_after_sigkill_of_mandor(mandor):
+    configure(mandor, size=3)
+    with mandor.worker() as worker:
+        pids = wait_ready(mandor, 3)
+        mandor.wait_state(add(mandor, {"fork": 1}), "completed")
+        worker.kill(guard=False)
+        wait_for(lambda: not mandor.left(), 5, "everything to be gone")
+        assert not any(alive(pid) for pid in pids)
+    mandor.drain()
+
+
+def test_shutdown_ends_the_workers_even_those_that_ignore_bye(mandor):
+    configure(mandor, {"p": {"size": 2}, "deaf": {"command": ["sh", "-c", f"trap '' TERM; {PYTHON} -S {WORKER}; sleep 100"], "kill_after": "200ms"}})
+    with mandor.worker() as worker:
+        wait_ready(mandor, 2)
+        wait_ready(mandor, 1, "deaf")
+        worker.signal(signal.SIGTERM)
+        assert worker.wait(20) == 0
+
+
+def test_memory_stays_bounded_whatever_a_worker_floods(mandor):
+    """300 MiB of PROGRESS and LOG frames, and a job whose output nobody takes."""
+    configure(mandor)
+    frame = "10000000" + "06000100" + "4a4f424e554d4252" + b'"0123456789abcd"'.hex()
+    with mandor.worker() as worker:
+        wait_ready(mandor, 1)
+        before = rss_bytes(worker.pid)
+        job = add(mandor, {"raw": frame * 3000, "then": "exit"}, attempts=1)
+        mandor.wait_state(job, "failed")
+        many = [add(mandor, {"write": 20_000_000}, stdout="null:") for _ in range(3)]
+        for job in many:
+            mandor.wait_state(job, "completed")
+        if not is_sanitized():
+            assert hwm_bytes(worker.pid) - before < 64 << 20
+
+
+@pytest.mark.limit(900)
+def test_jobs_survive_workers_that_are_killed_at_random(mandor):
+    """8 workers, one of them killed every 50 ms: every job ends completed, with the result of its own input."""
+    count = 100_000 if SOAK else 3000
+    configure(mandor, {"p": {"size": 8, "concurrency": 2}}, concurrency=16)
+    lines = [{"pool": "p", "data": {"sleep": 0.002, "result": i}, "attempts": 1000, "backoff": FAST} for i in range(count)]
+    mandor.add_many(lines)
+    import random
+    chance = random.Random(85)
+    killed = 0
+    with mandor.worker() as worker:
+        began = time.monotonic()
+
+        def step():
+            nonlocal killed
+            pool = pool_of(mandor)
+            ready = [w["pid"] for w in (pool or {"workers": []})["workers"] if w["state"] == "ready"]
+            for _ in range(2):
+                if ready:
+                    try:
+                        os.kill(chance.choice(ready), signal.SIGKILL)
+                        killed += 1
+                    except ProcessLookupError:
+                        pass
+            queues = mandor.stats()["queues"].get("default", {})
+            return queues.get("completed", 0) + queues.get("failed", 0) >= count
+        wait_for(step, 800, "all jobs", every=0.05)
+        assert worker.running() and time.monotonic() > began
+    records = mandor.list()
+    assert len(records) == count and killed > 10
+    assert {r["state"] for r in records} == {"completed"}, [r for r in records if r["state"] != "completed"][:3]
+    numbers = sorted(r["result"] for r in records)
+    assert numbers == list(range(count))
