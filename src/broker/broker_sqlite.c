@@ -256,21 +256,25 @@ static void fill_group(struct sqlite *sq, struct list *batch, struct group *grou
     }
 }
 
+/* req, the first that waits, has failed for good.  The cursor tells how far an earlier transaction had brought it. */
+static void fail_req(struct sqlite *sq, struct broker_req *req, const struct mandor_err *err)
+{
+    req->status = err->code;
+    req->err = *err;
+    if (sq->store->cursor > 0)
+        (void)err_wrap(&req->err, req->status, "after %zu jobs were added", sq->store->cursor);
+    sq->store->cursor = 0;
+}
+
 /* The transaction is gone.  Alone in it: the request has failed.  Otherwise each of them gets one of its own, so that nobody
  * fails for another's sake.  Returns how many at the front of batch have to go alone. */
 static size_t ungroup(struct sqlite *sq, struct list *batch, struct group *group,
                       const struct mandor_err *err)
 {
-    LIST_FOREACH(req, &group->reqs, struct broker_req, node) {
+    LIST_FOREACH(req, &group->reqs, struct broker_req, node)
         take_back(req);
-        req->status = err->code;
-        req->err = *err;
-    }
     if (group->count == 1) {
-        struct broker_req *req = LIST_ENTRY(group->reqs.next, struct broker_req, node);
-        if (sq->store->cursor > 0)
-            (void)err_wrap(&req->err, req->status, "after %zu jobs were added", sq->store->cursor);
-        sq->store->cursor = 0;
+        fail_req(sq, LIST_ENTRY(group->reqs.next, struct broker_req, node), err);
         answer(sq, &group->reqs);
         return 0;
     }
@@ -284,14 +288,12 @@ static void fail_writes(struct sqlite *sq, struct list *batch, const struct mand
 {
     struct list failed = LIST_INIT(failed);
 
-    sq->store->cursor = 0;
     LIST_FOREACH(req, batch, struct broker_req, node) {
         if (kind_of(req) != WRITE)
             break;
         list_remove(&req->node);
         list_push_back(&failed, &req->node);
-        req->status = err->code;
-        req->err = *err;
+        fail_req(sq, req, err);
     }
     answer(sq, &failed);
 }
@@ -445,7 +447,7 @@ static void sync_main(void *arg)
 
 static void sqlite_free(struct sqlite *sq)
 {
-    wal_done(&sq->wal); /* before the connection that it may borrow */
+    wal_done(&sq->wal);
     (void)store_free(sq->store);
     wake_done(&sq->wake);
     uv_cond_destroy(&sq->inbox_filled);
@@ -656,7 +658,7 @@ static int open_parts(struct sqlite *sq, const char *url, struct mandor_err *err
     (void)snprintf(run_dir, sizeof run_dir, "%s/run", sq->store->data_dir);
     r = wake_open(&sq->wake, run_dir, err);
     if (r == 0)
-        r = wal_open(&sq->wal, path, sq->threaded_sync ? NULL : sq->store->db, err);
+        r = wal_open(&sq->wal, path, err);
     if (r < 0)
         return r;
 

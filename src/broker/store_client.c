@@ -308,6 +308,8 @@ int store_list(struct store *store, struct broker_req *req)
 
     req->list.records = NULL;
     store->rc = SQLITE_OK;
+    if (records == NULL)
+        return err_set(&req->err, -ENOMEM, FAULT_HOST, "list jobs");
     if (req->list.after != NULL) {
         int r = store_job_id(req->list.after, &after, &req->err);
         if (r < 0)
@@ -641,9 +643,13 @@ static void remove_output_dir(const struct store *store, int64_t id)
 {
     char path[PATH_MAX];
     (void)snprintf(path, sizeof path, "%s/output/%" PRId64, store->data_dir, id);
-    DIR *dir = opendir(path);
-    if (dir == NULL)
+    int fd = RETRY_EINTR(open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    if (dir == NULL) {
+        if (fd >= 0)
+            (void)close(fd);
         return;
+    }
     for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
         if (!str_eq(entry->d_name, ".") && !str_eq(entry->d_name, ".."))
             (void)unlinkat(dirfd(dir), entry->d_name, 0);
@@ -670,7 +676,8 @@ void store_remove_doomed(struct store *store, size_t max)
         store->doomed_count -= done;
 }
 
-static int count_final(struct store *store, const char *queue, enum job_state state, int64_t limit)
+static int64_t count_final(struct store *store, const char *queue, enum job_state state,
+                           int64_t limit)
 {
     sqlite3_stmt *stmt = store_stmt(store, STMT_COUNT_FINAL);
     bind_s(stmt, 1, queue);
@@ -679,7 +686,7 @@ static int count_final(struct store *store, const char *queue, enum job_state st
     int r = store_step(store, stmt);
     if (r != 1)
         return r;
-    int count = (int)col_i(stmt, 0);
+    int64_t count = col_i(stmt, 0);
     (void)sqlite3_reset(stmt);
     return count;
 }
@@ -691,11 +698,11 @@ int store_expire(struct store *store, const char *queue, enum job_state state, i
     int64_t ids[STORE_EXPIRE_MAX];
     int found = 0, r = 0;
 
-    if (keep_count > 0) {
-        r = count_final(store, queue, state, keep_count + limit);
-        if (r < 0)
-            return r;
-        excess = r - keep_count;
+    if (keep_count > 0 && keep_count < INT64_MAX - limit) {
+        int64_t count = count_final(store, queue, state, keep_count + limit);
+        if (count < 0)
+            return (int)count;
+        excess = count - keep_count;
     }
     sqlite3_stmt *stmt = store_stmt(store, STMT_OLDEST_FINAL);
     bind_s(stmt, 1, queue);

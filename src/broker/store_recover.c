@@ -5,8 +5,9 @@
  *     its liveness lock is in our hand (or its boot is over)  and  what contained its processes is empty
  *
  * The lock is shared by worker and guard, so it is free only when both are gone.  It stays in our hand until the jobs are put
- * through their verdict, and time alone decides nothing while somebody holds it.  Rows without a registered worker (left by
- * hand, or by a worker that signed off in a hurry) go when their lease has run out.
+ * through their verdict, and time alone decides nothing while somebody holds it.  A row whose worker is not registered (only a
+ * hand at the database makes one: who signs off stays registered while a started job is its own) names nothing that could be
+ * emptied: it goes when its lease has run out and, if it was started in this boot, nobody holds the lock of that worker.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -273,7 +274,7 @@ static int settle_worker_some(struct store *store, const struct dead_worker *wor
         free(jobs[i].spec_text);
     }
     if (r >= 0 && count < RECOVER_ROWS)
-        r = store_run_s(store, STMT_UNREGISTER, worker->name);
+        r = store_run_s(store, STMT_FORGET_WORKER, worker->name);
     return r < 0 ? r : count;
 }
 
@@ -368,7 +369,8 @@ static int dead_workers(struct store *store, struct broker_req *req)
 
 struct orphan {
     int64_t id;
-    char *containment;
+    bool may_live; /* it was started, in this boot */
+    char *worker;
 };
 
 static int read_orphans(struct store *store, struct orphan orphans[static RECOVER_ROWS])
@@ -379,8 +381,10 @@ static int read_orphans(struct store *store, struct orphan orphans[static RECOVE
     bind_i(stmt, 2, store_boot_ms());
     bind_i(stmt, 3, RECOVER_ROWS);
     while ((r = store_step(store, stmt)) == 1 && count < RECOVER_ROWS) {
-        orphans[count] = (struct orphan){ .id = col_i(stmt, 0), .containment = copy_col(stmt, 1) };
-        if (orphans[count].containment == NULL)
+        orphans[count] = (struct orphan){ .id = col_i(stmt, 0),
+                                          .may_live = col_i(stmt, 1) != 0,
+                                          .worker = copy_col(stmt, 2) };
+        if (orphans[count].worker == NULL)
             break;
         count++;
     }
@@ -413,12 +417,22 @@ static int settle_orphan(struct store *store, struct broker_req *req, const stru
     return r < 0 ? r : 1;
 }
 
-static bool orphan_empty(struct broker_req *req, const struct orphan *orphan)
+/* Nothing of it can be alive. */
+static bool orphan_dead(struct store *store, const struct orphan *orphan)
 {
-    if (orphan->containment[0] == '\0')
+    char path[PATH_MAX];
+    int fd;
+
+    if (!orphan->may_live)
         return true;
-    return req->recover.empty != NULL &&
-           req->recover.empty(orphan->containment, req->recover.arg) == 0;
+    if (orphan->worker[0] == '\0' || strchr(orphan->worker, '/') != NULL ||
+        (size_t)snprintf(path, sizeof path, "%s/run/%s.lock", store->data_dir, orphan->worker) >=
+            sizeof path)
+        return true; /* no worker of ours has such a name */
+    bool alive = store_worker_alive(path, &fd) == 1;
+    if (fd >= 0)
+        (void)close(fd);
+    return !alive;
 }
 
 static int settle_orphans(struct store *store, struct broker_req *req, const struct orphan *orphans,
@@ -448,19 +462,19 @@ static int orphans(struct store *store, struct broker_req *req)
     struct orphan found[RECOVER_ROWS];
 
     store->rc = SQLITE_OK;
-    int count = read_orphans(store, found), empty = 0;
+    int count = read_orphans(store, found), dead = 0;
     if (count < 0)
         return store_error(store, &req->err);
-    for (int i = 0; i < count; i++) { /* those that are empty move to the front */
-        if (orphan_empty(req, &found[i])) {
-            struct orphan swap = found[empty];
-            found[empty++] = found[i];
+    for (int i = 0; i < count; i++) { /* the dead move to the front */
+        if (orphan_dead(store, &found[i])) {
+            struct orphan swap = found[dead];
+            found[dead++] = found[i];
             found[i] = swap;
         }
     }
-    int r = empty > 0 ? settle_orphans(store, req, found, empty) : 0;
+    int r = dead > 0 ? settle_orphans(store, req, found, dead) : 0;
     for (int i = 0; i < count; i++)
-        free(found[i].containment);
+        free(found[i].worker);
     return r;
 }
 

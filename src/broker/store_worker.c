@@ -471,9 +471,11 @@ static int retain(struct store *store, const struct broker_req *req, enum job_st
     int64_t keep_ms = req->settle.keep_ms, keep_count = req->settle.keep_count;
     const char *queue = req->settle.queue;
 
-    if (queue == NULL || !job_state_final(state) || (keep_ms <= 0 && keep_count <= 0))
+    if (queue == NULL || !job_state_final(state))
         return 0;
     int r = note_retention(store, queue, state, keep_ms, keep_count);
+    if (keep_ms <= 0 && keep_count <= 0) /* for ever: what an earlier configuration said must end */
+        return r;
     unsigned every =
         keep_count > 0 ? (unsigned)MIN(MAX(keep_count / 32, (int64_t)1), (int64_t)256) : 64;
     if (r < 0 || store->settle_turn++ % every != 0)
@@ -562,9 +564,12 @@ int store_unregister(struct store *store, struct broker_req *req)
     if (store->worker[0] == '\0')
         return 0;
 
-    int r = store_run_s(store, STMT_WORKER_UNSTARTED, store->worker);
-    if (r == 0)
-        r = store_run_s(store, STMT_UNREGISTER, store->worker);
+    sqlite3_stmt *stmt = store_stmt(store, STMT_WORKER_UNSTARTED);
+    bind_s(stmt, 1, store->worker);
+    bind_i(stmt, 2, store_wall_ms());
+    int r = store_step(store, stmt);
+    if (r == 0) /* whoever leaves started jobs behind stays on the list, so that their containment is emptied first */
+        r = store_run_s(store, STMT_SIGN_OFF, store->worker);
     if (r < 0)
         return store_error(store, &req->err);
     store->wake = true;

@@ -10,11 +10,9 @@
 
 int (*wal_test_fdatasync)(int fd) = fdatasync;
 
-int wal_open(struct wal *wal, const char *db_path, sqlite3 *db, struct mandor_err *err)
+int wal_open(struct wal *wal, const char *db_path, struct mandor_err *err)
 {
-    *wal = (struct wal){
-        .fd = -1, .db = db, .turnstile = TURNSTILE_INIT, .warn_bytes = WAL_WARN_BYTES
-    };
+    *wal = (struct wal){ .fd = -1, .turnstile = TURNSTILE_INIT, .warn_bytes = WAL_WARN_BYTES };
     wal->db_path = strdup(db_path);
     if (asprintf(&wal->path, "%s-wal", db_path) < 0)
         wal->path = NULL;
@@ -32,8 +30,7 @@ void wal_done(struct wal *wal)
 {
     if (wal->fd >= 0)
         (void)close(wal->fd);
-    if (wal->own_db)
-        (void)sqlite3_close(wal->db);
+    (void)sqlite3_close(wal->db);
     turnstile_done(&wal->turnstile);
     free(wal->db_path);
     free(wal->path);
@@ -61,7 +58,6 @@ static int connect_db(struct wal *wal, struct mandor_err *err)
         return r;
     }
     wal->db = db;
-    wal->own_db = true;
     return 0;
 }
 
@@ -87,13 +83,22 @@ static void warn_length(struct wal *wal, bool complete)
     }
 }
 
+/* One sync.  The kernel tells each descriptor of lost pages once: whoever meets a failure must remember it. */
+static int sync_log(struct wal *wal)
+{
+    if (RETRY_EINTR(wal_test_fdatasync(wal->fd)) == 0)
+        return 0;
+    int r = -errno;
+    log_error("sync of '%s' failed: %s", wal->path, strerror(-r));
+    wal->suspect = true;
+    return r;
+}
+
 /* Returns SQLite's result. */
 static int checkpoint_in_turn(struct wal *wal, int mode, int *ret_log, int *ret_copied)
 {
-    if (!wal->suspect &&
-        wal->fd >=
-            0) /* what is synced here need not be synced in the turn; a failure shows there */
-        (void)wal_test_fdatasync(wal->fd);
+    if (!wal->suspect && wal->fd >= 0) /* what is synced here need not be synced in the turn */
+        (void)sync_log(wal);           /* a failure makes the log suspect; copying still helps */
     if (turnstile_enter(&wal->turnstile) < 0)
         return SQLITE_BUSY;
     int rc = sqlite3_wal_checkpoint_v2(wal->db, NULL, mode, ret_log, ret_copied);
@@ -101,15 +106,15 @@ static int checkpoint_in_turn(struct wal *wal, int mode, int *ret_log, int *ret_
     return rc;
 }
 
-int wal_checkpoint(struct wal *wal, struct mandor_err *err)
+static int checkpoint(struct wal *wal, int mode, struct mandor_err *err)
 {
     int log = 0, copied = 0;
     int r = connect_db(wal, err);
     if (r < 0)
         return r;
 
-    int rc = checkpoint_in_turn(wal, SQLITE_CHECKPOINT_PASSIVE, &log, &copied);
-    if (rc == SQLITE_BUSY || rc == SQLITE_LOCKED) /* another program is at it */
+    int rc = checkpoint_in_turn(wal, mode, &log, &copied);
+    if (rc == SQLITE_BUSY || rc == SQLITE_LOCKED) /* another program is at it, or a reader in the way */
         return 0;
     if (rc != SQLITE_OK)
         return err_set(err, (rc & 0xff) == SQLITE_FULL ? -ENOSPC : -EIO, FAULT_HOST,
@@ -118,16 +123,22 @@ int wal_checkpoint(struct wal *wal, struct mandor_err *err)
     return log >= 0 && log == copied;
 }
 
+int wal_checkpoint(struct wal *wal, struct mandor_err *err)
+{
+    return checkpoint(wal, SQLITE_CHECKPOINT_PASSIVE, err);
+}
+
 void wal_tidy(struct wal *wal)
 {
     if (wal_checkpoint(wal, NULL) == 1 && log_bytes(wal) > WAL_LIMIT_BYTES)
-        (void)checkpoint_in_turn(wal, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
+        (void)checkpoint(wal, SQLITE_CHECKPOINT_TRUNCATE, NULL);
 }
 
-/* After a failed sync: only a complete checkpoint makes the log trustworthy again. */
+/* After a failed sync.  A complete checkpoint carries everything over, and emptying the log sees to it that no later frame stands
+ * behind one that the disk does not have: recovery would stop there. */
 static int redeem(struct wal *wal, struct mandor_err *err)
 {
-    int r = wal_checkpoint(wal, err);
+    int r = checkpoint(wal, SQLITE_CHECKPOINT_TRUNCATE, err);
     if (r == 1) {
         log_warn("everything in '%s' was carried over into the queue file after a failed sync",
                  wal->path);
@@ -148,13 +159,9 @@ int wal_sync(struct wal *wal, struct mandor_err *err)
         return err_set(err, -errno, FAULT_HOST, "open '%s'", wal->path);
     if (wal->suspect)
         return redeem(wal, err);
-    if (RETRY_EINTR(wal_test_fdatasync(wal->fd)) == 0)
-        return 0;
 
-    int code = -errno;
-    log_error("sync of '%s' failed: %s", wal->path, strerror(-code));
-    wal->suspect = true;
-    return redeem(wal, err) == 0
-               ? 0
-               : err_set(err, code, FAULT_HOST, "sync queue log '%s': check the disk", wal->path);
+    int r = sync_log(wal);
+    if (r == 0 || redeem(wal, err) == 0)
+        return 0;
+    return err_set(err, r, FAULT_HOST, "sync queue log '%s': check the disk", wal->path);
 }

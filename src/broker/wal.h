@@ -17,7 +17,7 @@
  * and one sync of the database for the time in which writers wait.
  *
  * A failed sync leaves pages that the kernel calls clean and the disk may not have.  The log is then *suspect*: nothing is called
- * durable until a complete checkpoint has carried everything over into the database.
+ * durable until a complete checkpoint has carried everything over into the database and the log was emptied.
  *
  * Whoever owns a struct wal uses it on one thread: a worker's sync thread, or a client's broker thread.
  */
@@ -39,14 +39,12 @@ struct wal {
     char *db_path, *path;
     int fd; /* of the log; -1 until the first sync */
     bool suspect;
-    bool own_db; /* db was opened here */
-    sqlite3 *db; /* for checkpoints; NULL until the first */
+    sqlite3 *db; /* for checkpoints, without a busy timeout: nobody waits with the turn in hand; NULL until the first */
     struct turnstile turnstile;
     int64_t warn_bytes; /* the next length that is worth a warning */
 };
 
-/* db: the connection to checkpoint with (borrowed), or NULL: one of its own, opened when needed. */
-MUST_CHECK int wal_open(struct wal *wal, const char *db_path, sqlite3 *db, struct mandor_err *err);
+MUST_CHECK int wal_open(struct wal *wal, const char *db_path, struct mandor_err *err);
 void wal_done(struct wal *wal);
 
 /* Make everything committed so far durable.  Blocks.  0 or -errno with *err. */

@@ -421,6 +421,54 @@ TEST(jobs_of_a_worker_from_before_a_reboot_are_recovered)
 }
 END_TEST
 
+TEST(who_signs_off_with_a_started_job_stays_known_until_that_was_put_through)
+{
+    int one_fd, two_fd;
+    struct lease got[2];
+    struct broker *one = open_worker("one", &one_fd), *two = open_worker("two", &two_fd);
+    (void)add(one, TRUE_JOB);
+    (void)add(one, TRUE_JOB);
+    ck_assert_uint_eq(lease(one, got, 2), 2);
+    struct broker_req start = { .op = BROKER_START };
+    start.start.id = got[0].id;
+    ask_ok(one, &start);
+    struct broker_req off = { .op = BROKER_UNREGISTER };
+    ask_ok(one, &off);
+    ck_assert_int_eq(sql("SELECT count(*) FROM jobs WHERE state=0"), 1);
+    ck_assert_int_eq(sql("SELECT count(*) FROM workers WHERE name='one'"), 1);
+
+    store_test_boot_offset_ms = 24 * 3600 * 1000;
+    ck_assert_msg(recover(two).recover.recovered == 0, "its lock is held");
+    ck_assert_int_eq(close(one_fd), 0);
+    ck_assert_uint_eq(recover(two).recover.recovered, 1);
+    ck_assert_int_eq(sql("SELECT count(*) FROM workers WHERE name='one'"), 0);
+    lease_done(&got[0]);
+    lease_done(&got[1]);
+    close_broker(one);
+    close_broker(two);
+}
+END_TEST
+
+TEST(a_started_row_without_a_worker_waits_for_the_lock_of_that_name)
+{
+    int fd;
+    char text[256];
+    struct broker *broker = open_worker("w", &fd);
+    (void)snprintf(text, sizeof text,
+                   "UPDATE jobs SET state=2,worker='ghost',started=1,attempt=1,lease_boot_id='%s',"
+                   "lease_until_ms=0 WHERE id=%" PRId64,
+                   clock_boot_id(), add(broker, TRUE_JOB));
+    (void)sql(text);
+    (void)snprintf(text, sizeof text, "%s/run/ghost.lock", broker_data_dir(broker));
+    int ghost_fd = open(text, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    ck_assert_int_eq(flock(ghost_fd, LOCK_EX | LOCK_NB), 0);
+    ck_assert_uint_eq(recover(broker).recover.recovered, 0);
+    ck_assert_int_eq(close(ghost_fd), 0);
+    ck_assert_uint_eq(recover(broker).recover.recovered, 1);
+    close_broker(broker);
+}
+END_TEST
+
 TEST(a_row_left_active_by_nobody_is_recovered_when_its_lease_is_over) /* R66 */
 {
     int fd;
@@ -502,6 +550,38 @@ TEST(retention_by_age_goes_on_without_settles)
 }
 END_TEST
 
+TEST(retention_that_was_lifted_removes_nothing_any_more)
+{
+    int fd;
+    struct broker *broker = open_worker("w", &fd);
+    for (int i = 0; i < 3; i++) {
+        struct lease got;
+        (void)add(broker, TRUE_JOB);
+        ck_assert_uint_eq(lease(broker, &got, 1), 1);
+        ck_assert_int_eq(finish(broker, got.id, 0, completed, i < 2 ? 60000 : 0, 0), 0);
+        lease_done(&got);
+    }
+    store_test_wall_offset_ms = 61000;
+    ck_assert_uint_eq(recover(broker).recover.removed, 0);
+    ck_assert_int_eq(sql("SELECT count(*) FROM jobs"), 3);
+    close_broker(broker);
+}
+END_TEST
+
+TEST(a_count_without_end_is_no_bound)
+{
+    int fd;
+    struct lease got;
+    struct broker *broker = open_worker("w", &fd);
+    (void)add(broker, TRUE_JOB);
+    ck_assert_uint_eq(lease(broker, &got, 1), 1);
+    ck_assert_int_eq(finish(broker, got.id, 0, completed, 0, INT64_MAX), 0);
+    ck_assert_uint_eq(recover(broker).recover.removed, 0);
+    lease_done(&got);
+    close_broker(broker);
+}
+END_TEST
+
 /* ---- faults of the disk ---- */
 
 static int failing_syncs;
@@ -537,6 +617,33 @@ TEST(no_add_is_acknowledged_before_a_sync_that_began_after_it) /* R84 */
         ck_assert_int_eq(sqlite3_close(reader), SQLITE_OK);
         close_broker(broker);
     }
+}
+END_TEST
+
+TEST(a_sync_that_fails_before_a_checkpoint_makes_the_log_suspect) /* R84 */
+{
+    struct wal wal;
+    struct mandor_err err = { 0 };
+    struct broker *broker = open_broker(false);
+    sqlite3 *reader = NULL;
+    (void)add(broker, TRUE_JOB);
+    ck_assert_int_eq(wal_open(&wal, db_path, &err), 0);
+    ck_assert_int_eq(wal_sync(&wal, &err), 0);
+    ck_assert_int_eq(sqlite3_open(db_path, &reader), SQLITE_OK);
+    ck_assert_int_eq(sqlite3_exec(reader, "BEGIN; SELECT count(*) FROM jobs", NULL, NULL, NULL),
+                     SQLITE_OK);
+    (void)add(broker, TRUE_JOB);
+
+    wal_test_fdatasync = failing_fdatasync;
+    failing_syncs = 1;
+    (void)wal_checkpoint(&wal, NULL);
+    ck_assert_int_eq(failing_syncs, 0);
+    ck_assert_msg(wal_sync(&wal, &err) == -EIO, "the kernel reports a lost page once");
+    ck_assert_int_eq(sqlite3_exec(reader, "COMMIT", NULL, NULL, NULL), SQLITE_OK);
+    ck_assert_int_eq(sqlite3_close(reader), SQLITE_OK);
+    ck_assert_int_eq(wal_sync(&wal, &err), 0);
+    wal_done(&wal);
+    close_broker(broker);
 }
 END_TEST
 
@@ -915,10 +1022,15 @@ int main(void)
                  after_a_reboot_the_wall_clock_decides,
                  a_lease_that_ran_out_is_not_taken_while_its_worker_lives,
                  jobs_of_a_worker_from_before_a_reboot_are_recovered,
+                 who_signs_off_with_a_started_job_stays_known_until_that_was_put_through,
+                 a_started_row_without_a_worker_waits_for_the_lock_of_that_name,
                  a_row_left_active_by_nobody_is_recovered_when_its_lease_is_over,
                  retention_keeps_the_newest_and_removes_output_with_the_job,
                  retention_by_age_goes_on_without_settles,
+                 retention_that_was_lifted_removes_nothing_any_more,
+                 a_count_without_end_is_no_bound,
                  no_add_is_acknowledged_before_a_sync_that_began_after_it,
+                 a_sync_that_fails_before_a_checkpoint_makes_the_log_suspect,
                  a_foreign_writer_delays_and_then_a_request_fails_with_a_reason_and_later_ones_work,
                  a_full_disk_fails_requests_whole_and_heals_when_there_is_space,
                  one_request_that_cannot_be_written_does_not_fail_its_neighbours,
