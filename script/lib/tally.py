@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """tally.py FILE...: add up test results; prints "N passed, N failed[, N skipped]" and exits 1 unless all is well.
 
-FILE is meson's testlog.json (the programs' Check summaries count one by one) or a JUnit XML file of pytest.
+FILE is meson's testlog.json (what the programs' summaries count, of Check, unittest or TAP, counts one by one) or a JUnit XML file of pytest.
 A file that is absent stands for a part that could not run, and counts as one failure.
 """
 import json
@@ -10,6 +10,20 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 CHECK_LINE = re.compile(r"^\d+%: Checks: (\d+), Failures: (\d+), Errors: (\d+)", re.M)
+UNITTEST = re.compile(r"^Ran (\d+) tests? in .*\n\n(?:OK|FAILED)(.*)", re.M)
+TAP = re.compile(r"^# pass (\d+)\n# fail (\d+)\n(?:# cancelled (\d+)\n)?# skipped (\d+)", re.M)
+
+
+def other_summary(stdout, stderr):
+    """(passed, failed, skipped) as unittest or node --test says, else None."""
+    if found := TAP.search(stdout):
+        good, bad, cancelled, skips = (int(group or 0) for group in found.groups())
+        return good, bad + cancelled, skips
+    if found := UNITTEST.search(stderr):
+        ran, words = int(found[1]), dict(re.findall(r"(\w+)=(\d+)", found[2]))
+        bad, skips = int(words.get("failures", 0)) + int(words.get("errors", 0)), int(words.get("skipped", 0))
+        return ran - bad - skips, bad, skips
+    return None
 
 
 def meson_log(path):
@@ -26,6 +40,9 @@ def meson_log(path):
             for checks, failures, errors in counts:
                 bad += int(failures) + int(errors)
                 good += int(checks) - int(failures) - int(errors)
+            if not counts and (summary := other_summary(test.get("stdout") or "", test.get("stderr") or "")):
+                good, bad = summary[:2]
+                skipped += summary[2]
             if result not in ("OK", "EXPECTEDFAIL") and bad == 0:
                 bad = 1  # it died, or a sanitizer spoke after the last check
             if result in ("OK", "EXPECTEDFAIL") and good + bad == 0:
