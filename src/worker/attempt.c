@@ -59,20 +59,26 @@ bool attempt_holds_slot(const struct attempt *attempt)
 
 static void finish(struct attempt *attempt);
 
-/* Alone writes attempt->state. */
+/* Alone writes attempt->state, and keeps every count that follows from it. */
 static void move(struct attempt *attempt, enum attempt_event event)
 {
+    struct worker *worker = attempt->worker;
+    enum attempt_state from = attempt->state;
     bool held = attempt_holds_slot(attempt);
-    int next = attempt_next(attempt->state, event);
+    int next = attempt_next(from, event);
 
     BUG_ON(next < 0);
-    log_debug("attempt", "job %s: %s -%s-> %s", attempt->lease.id, state_names[attempt->state], event_names[event],
+    log_debug("attempt", "job %s: %s -%s-> %s", attempt->lease.id, state_names[from], event_names[event],
               state_names[next]);
     attempt->state = (enum attempt_state)next;
+    worker->settling += (next == ATTEMPT_SETTLING);
+    worker->settling -= (from == ATTEMPT_SETTLING);
+    if (from == ATTEMPT_LEASED)
+        scheduler_unleased(worker->scheduler, attempt);
+    if (!held && attempt_holds_slot(attempt))
+        scheduler_taken(worker->scheduler, attempt);
     if (held && !attempt_holds_slot(attempt))
-        scheduler_freed(attempt->worker->scheduler, attempt);
-    if (next == ATTEMPT_SETTLING)
-        attempt->worker->settling++;
+        scheduler_freed(worker->scheduler, attempt);
     if (next == ATTEMPT_DONE || next == ATTEMPT_DROPPED)
         finish(attempt);
 }
@@ -205,10 +211,7 @@ static void finish(struct attempt *attempt)
     struct worker *worker = attempt->worker;
 
     list_remove(&attempt->node);
-    list_remove(&attempt->queue_node);
     (void)hash_takes(worker->by_id, attempt->lease.id);
-    if (attempt->state == ATTEMPT_DONE)
-        worker->settling--;
 
     attempt->closing = 1u + (attempt->execution != NULL) + attempt->timer_open + attempt->phase_busy;
     if (attempt->timer_open)
@@ -249,7 +252,6 @@ static void on_settled(struct broker_req *req)
     struct attempt *attempt = answered(req);
 
     if (req->status == -ESTALE) {
-        attempt->worker->settling--;
         lost(attempt, "the queue had given the job to somebody else");
         return;
     }
@@ -408,8 +410,6 @@ static void on_running(void *arg, pid_t pid, const char *slot, const char *conta
     (void)snprintf(attempt->slot, sizeof attempt->slot, "%s", slot != NULL ? slot : "");
     attempt->phase = "running";
     worker_note_phases(attempt->worker);
-    if (attempt->stop_asked)
-        execution_stop(attempt->execution, attempt->stop_cause, -1, NULL);
 }
 
 static void on_phase(void *arg, const char *phase)
@@ -489,6 +489,17 @@ static int parse_spec(struct attempt *attempt, struct mandor_err *err)
     return r;
 }
 
+/* A job whose text cannot be read (a broker's other client wrote it) fails with the reason, like a program that is missing.
+ * What follows asks the job for its options, so it gets those of one that says nothing. */
+static void invalid(struct attempt *attempt, const struct mandor_err *err)
+{
+    SCOPED_JSON *json = json_pack("{s:[s]}", "exec", "invalid");
+
+    if (json == NULL || spec_from_json(json, NULL, &attempt->spec, NULL) < 0)
+        BUG("the stand-in job must be valid");
+    attempt->invalid = *err;
+}
+
 static void run(struct attempt *attempt)
 {
     struct mandor_err err = { 0 };
@@ -502,6 +513,10 @@ static void run(struct attempt *attempt)
     }
     if (attempt->stop_asked) {
         end_unrun(attempt, attempt->stop_cause, 0, "stopped before it ran");
+        return;
+    }
+    if (attempt->invalid.code < 0) {
+        end_unrun(attempt, CAUSE_SPAWN, attempt->invalid.code, attempt->invalid.msg);
         return;
     }
     if (open_outputs(attempt, &err) < 0) {
@@ -531,47 +546,15 @@ static void on_started(struct broker_req *req)
     run(attempt);
 }
 
-/* A job whose text cannot be read (a broker's other client wrote it) fails with the reason, like a program that is missing. */
-static struct spec *stand_in_spec(void)
-{
-    SCOPED_JSON *json = json_pack("{s:[s]}", "exec", "invalid");
-    struct spec *spec = NULL;
-
-    if (json == NULL || spec_from_json(json, NULL, &spec, NULL) < 0)
-        BUG("the stand-in job must be valid");
-    return spec;
-}
-
-static void on_started_invalid(struct broker_req *req)
-{
-    struct attempt *attempt = answered(req);
-    struct mandor_err err = { 0 };
-
-    if (req->status == -ESTALE) {
-        lost(attempt, "somebody else took the job before it was started");
-        return;
-    }
-    if (req->status < 0) {
-        retry_later(attempt);
-        return;
-    }
-    attempt->lease.attempt = req->start.attempt;
-    attempt->started_ms = clock_wall_ms();
-    (void)parse_spec(attempt, &err);
-    attempt->spec = stand_in_spec();
-    end_unrun(attempt, CAUSE_SPAWN, -EINVAL, err.msg);
-}
-
 void attempt_start(struct attempt *attempt)
 {
     OBJ_CHECK(attempt, ATTEMPT_MAGIC);
     struct mandor_err err;
-    bool valid = parse_spec(attempt, &err) == 0;
 
-    list_remove(&attempt->queue_node);
-    list_init(&attempt->queue_node);
+    if (parse_spec(attempt, &err) < 0)
+        invalid(attempt, &err);
     move(attempt, ATTEMPT_START);
-    ask(attempt, BROKER_START, valid ? on_started : on_started_invalid);
+    ask(attempt, BROKER_START, on_started);
     attempt->req.start.id = attempt->lease.id;
     attempt->req.start.attempt = attempt->lease.attempt;
     submit(attempt);

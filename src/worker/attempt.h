@@ -32,10 +32,11 @@ struct attempt {
     uint32_t magic;
     struct worker *worker;
     struct list node;       /* worker->attempts */
-    struct list queue_node; /* scheduler: leased, not started */
+    struct list queue_node; /* scheduler, while LEASED */
     enum attempt_state state;
     struct lease lease;
     struct spec *spec;
+    struct mandor_err invalid; /* why the job's text is none; spec is a stand-in then */
     struct verdict verdict;
     struct retry_plan plan;
     struct outputs outputs;

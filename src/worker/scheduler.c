@@ -293,16 +293,34 @@ static struct squeue *next_queue(struct scheduler *scheduler)
     return best;
 }
 
-static void start_next(struct scheduler *scheduler, struct squeue *queue)
+/* The queue of an attempt: it was made when the lease came, and queues are never taken away. */
+static struct squeue *queue_of(struct scheduler *scheduler, const struct attempt *attempt)
 {
-    struct attempt *attempt = LIST_ENTRY(queue->leased.next, struct attempt, queue_node);
+    struct squeue *queue = find(scheduler, attempt->lease.queue);
 
+    BUG_ON(queue == NULL);
+    return queue;
+}
+
+void scheduler_unleased(struct scheduler *scheduler, struct attempt *attempt)
+{
+    OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
+    struct squeue *queue = queue_of(scheduler, attempt);
+
+    BUG_ON(queue->leased_count == 0 || scheduler->leased == 0);
+    list_remove(&attempt->queue_node);
     queue->leased_count--;
     scheduler->leased--;
+}
+
+void scheduler_taken(struct scheduler *scheduler, struct attempt *attempt)
+{
+    OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
+    struct squeue *queue = queue_of(scheduler, attempt);
+
     queue->active++;
     scheduler->active++;
     queue->pass += 1.0 / queue->weight;
-    attempt_start(attempt);
 }
 
 void scheduler_kick(struct scheduler *scheduler)
@@ -312,7 +330,7 @@ void scheduler_kick(struct scheduler *scheduler)
 
     while (!scheduler->worker->stopping && scheduler->active < scheduler->concurrency &&
            (queue = next_queue(scheduler)) != NULL)
-        start_next(scheduler, queue);
+        attempt_start(LIST_ENTRY(queue->leased.next, struct attempt, queue_node));
     /* Ask early enough that slots do not run dry, and late enough that many jobs share a transaction. */
     if (!scheduler->asking && scheduler->leased <= ahead(scheduler) / 2 && !scheduler->dry)
         ask(scheduler, true);
@@ -331,9 +349,9 @@ void scheduler_wake(struct scheduler *scheduler)
 void scheduler_freed(struct scheduler *scheduler, struct attempt *attempt)
 {
     OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
-    struct squeue *queue = find(scheduler, attempt->lease.queue);
+    struct squeue *queue = queue_of(scheduler, attempt);
 
-    BUG_ON(queue == NULL || queue->active == 0 || scheduler->active == 0);
+    BUG_ON(queue->active == 0 || scheduler->active == 0);
     queue->active--;
     scheduler->active--;
     roll_window(scheduler);
@@ -361,7 +379,7 @@ static void on_given_back(struct broker_req *req)
     free(give);
 }
 
-static void collect(struct scheduler *scheduler, struct squeue *queue, int64_t before_ms, struct give_back *give)
+static void collect(struct squeue *queue, int64_t before_ms, struct give_back *give)
 {
     LIST_FOREACH (attempt, &queue->leased, struct attempt, queue_node) {
         size_t n = give->req.give_back.count;
@@ -369,8 +387,6 @@ static void collect(struct scheduler *scheduler, struct squeue *queue, int64_t b
             continue;
         give->refs[n] = (struct lease_ref){ .id = give->ids[n], .attempt = attempt->lease.attempt };
         give->req.give_back.count++;
-        queue->leased_count--;
-        scheduler->leased--;
         attempt_drop(attempt);
     }
 }
@@ -387,7 +403,7 @@ void scheduler_give_back(struct scheduler *scheduler, int64_t older_than_ms)
     give->req = (struct broker_req){ .op = BROKER_GIVE_BACK, .done = on_given_back, .data = give };
     give->req.give_back.refs = give->refs;
     for (size_t i = 0; i < scheduler->queue_count; i++)
-        collect(scheduler, scheduler->queues[i], clock_mono_ms() - older_than_ms, give);
+        collect(scheduler->queues[i], clock_mono_ms() - older_than_ms, give);
     if (give->req.give_back.count > 0)
         broker_submit(scheduler->worker->broker, &give->req);
     else

@@ -21,7 +21,10 @@ void scheduler_kick(struct scheduler *scheduler);
 void scheduler_wake(struct scheduler *scheduler);
 /* A delayed job of ours is due in so many ms. */
 void scheduler_due(struct scheduler *scheduler, int64_t in_ms);
-/* An attempt gave its slot back. */
+/* An attempt is leased no longer: it starts, was given back, or its lease is lost. */
+void scheduler_unleased(struct scheduler *scheduler, struct attempt *attempt);
+/* An attempt takes a slot, and gives it back. */
+void scheduler_taken(struct scheduler *scheduler, struct attempt *attempt);
 void scheduler_freed(struct scheduler *scheduler, struct attempt *attempt);
 /* Give back what is leased and not started (shutdown, or waiting too long). */
 void scheduler_give_back(struct scheduler *scheduler, int64_t older_than_ms);

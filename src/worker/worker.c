@@ -424,7 +424,6 @@ int worker_run(const struct worker_setup *setup)
     scheduler_wake(worker->scheduler);
     (void)uv_run(&worker->loop, UV_RUN_DEFAULT);
 
-    int exit_code = worker->exit_code;
     worker->scheduler = scheduler_free(worker->scheduler);
     worker->progress = progress_free(worker->progress);
     worker->live = live_server_free(worker->live);
@@ -433,5 +432,5 @@ int worker_run(const struct worker_setup *setup)
     config_free(worker->config);
     (void)uv_loop_close(&worker->loop);
     free(worker);
-    return exit_code;
+    return 0;
 }

@@ -58,13 +58,12 @@ struct worker {
 
     bool stopping;    /* no more leases; running jobs may end */
     bool terminating; /* running jobs were told to end */
-    int exit_code;
     uint64_t random; /* jitter */
 
     uv_timer_t tick, phase_timer, stop_timer;
     uv_prepare_t lag;
     uint64_t lag_last_ns, lag_idle_ns;
-    uv_signal_t signals[8];
+    uv_signal_t signals[6];
     struct broker_req recover_req;
     bool recovering;
     bool renewing;
