@@ -174,10 +174,19 @@ static void follow_stream(struct client *client, struct attempt *attempt, bool i
     filter_follow(filter, follower);
 }
 
+static void send_notice(struct client *client, const char *text)
+{
+    send_frame(client, LIVE_NOTICE, text, strlen(text));
+}
+
 static void follow(struct client *client, const char *id)
 {
     struct attempt *attempt = hash_gets(client->live->worker->by_id, id);
 
+    if (client->follows_out || client->follows_err) { /* its followers stand in the filters' lists */
+        send_notice(client, "one connection follows one job at a time");
+        return;
+    }
     (void)snprintf(client->id, sizeof client->id, "%s", id);
     for (char *p = client->id; *p != '\0'; p++)
         if (*p == '"' || *p == '\\' || (unsigned char)*p < ' ')
@@ -284,8 +293,7 @@ static void serve(struct client *client, const char *line, size_t len)
         (void)uv_timer_start(&client->timer, on_snapshot, SNAPSHOT_MS, SNAPSHOT_MS);
         return;
     }
-    const char *why = err.code < 0 ? err.msg : "expected {\"follow\": ID} or {\"top\": true}";
-    send_frame(client, LIVE_NOTICE, why, strlen(why));
+    send_notice(client, err.code < 0 ? err.msg : "expected {\"follow\": ID} or {\"top\": true}");
 }
 
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)

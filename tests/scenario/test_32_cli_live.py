@@ -1,5 +1,7 @@
 """The command line beside a live worker: following, watching, waiting, cancelling."""
 import json
+import os
+import socket
 import subprocess
 
 from harness import read_until, sh, wait_for
@@ -140,3 +142,17 @@ def test_a_follower_reads_what_comes_in_pieces(mandor):
         assert proc.stderr.read() == b"two" and proc.wait(10) == 0
         proc.stdout.close()
         proc.stderr.close()
+
+
+def test_a_connection_that_asks_twice_is_refused_and_does_no_harm(mandor):
+    gate, command = gated(mandor, before="echo begun;")
+    job = mandor.add(*command)
+    with mandor.worker():
+        mandor.wait_phase(job, "running")
+        [path] = mandor.data.glob("run/*.live")
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(f"/proc/self/fd/{os.open(path.parent, os.O_PATH)}/{path.name}")
+            client.sendall((json.dumps({"follow": job}) + "\n").encode() * 2)
+            assert b"one job at a time" in read_until(client.fileno(), b"one job at a time")
+        gate.touch()
+        mandor.wait_state(job, "completed")
