@@ -5,14 +5,15 @@
  *     mandor_new ─▶ mandor_spawn ─▶ on_started ─▶ on_output … ─▶ on_ended ─▶ mandor_close ─▶ on_closed
  *
  * What it never does to its host: it sets no subreaper, no SIGCHLD handler, no signal mask and no signal disposition, and it waits for
- * no child that is not its own (each is watched and reaped through its pidfd, pidfd_open(2), Linux 5.4).  It starts one thread, which lives as
- * long as the context, because PR_SET_PDEATHSIG follows the thread that forked (prctl(2)).
+ * no child that is not its own (each is watched and reaped through its pidfd, pidfd_open(2), Linux 5.4).  It starts two threads, which live as
+ * long as the context: one clones, because PR_SET_PDEATHSIG follows the thread that forked (prctl(2)), the other kills, so that no kill waits for a clone.
  *
  * Containment: `cgroup` and `pidns` end everything that a program has left behind, however it daemonised.  `group`, the last resort where neither
  * can be had, finds a session and its descendants only: without a subreaper, what double-forks out of the session escapes; mandor_containment() says which
  * one is in force.
  *
- * Everything here is called on the thread that runs the loop, and every callback comes on it, never from inside a call.
+ * Everything here is called on the thread that runs the loop, and every callback comes on it, never from inside a call (but on_output may come
+ * from inside mandor_resume()).
  */
 #ifndef MANDOR_MANDOR_H
 #define MANDOR_MANDOR_H
@@ -81,14 +82,14 @@ MANDOR_EXPORT const char *mandor_containment(const struct mandor *mandor);
 /* Start a program.  job: one JSON object, as `mandor add --from` takes it (mandor(1)): exec, env, cwd, stdin, stdout, stderr, frame, timeout,
  * idle_timeout, kill_after, limits, …; what only means something in a queue is ignored.
  * callbacks: copied; on_ended must be there.  ret: may be NULL; valid until on_ended returns.
- * Returns 0 (on_ended will come), or -EINVAL with *err naming what is wrong in the job, or -ENOMEM. */
+ * Returns 0 (on_ended will come), or -EINVAL with *err naming what is wrong in the job, -ENOSYS (a pool or python job) or another -errno. */
 MANDOR_EXPORT int mandor_spawn(struct mandor *mandor, const char *job, const struct mandor_callbacks *callbacks, void *arg,
                                struct mandor_process **ret, struct mandor_err *err);
 
 /* End the tree: SIGTERM to each process, SIGKILL when grace_ms (0 = at once, -1 = the job's kill_after) are over.  on_ended follows, with cause "cancelled". */
 MANDOR_EXPORT void mandor_stop(struct mandor_process *process, int64_t grace_ms);
 
-/* No more on_output on this stream until mandor_resume().  May be called from on_output. */
+/* No more on_output on this stream until mandor_resume(), which hands over at once what was held back.  Both may be called from on_output. */
 MANDOR_EXPORT void mandor_pause(struct mandor_process *process, enum mandor_stream stream);
 MANDOR_EXPORT void mandor_resume(struct mandor_process *process, enum mandor_stream stream);
 

@@ -13,6 +13,7 @@
 #include "cli/job.h"
 #include "exec/env.h"
 #include "exec/outputs.h"
+#include "os/tree.h"
 
 #define RUN_EXIT_NOT_FOUND      127
 #define RUN_EXIT_NOT_EXECUTABLE 126
@@ -240,15 +241,18 @@ static int start_job(struct run *run, struct mandor_err *err)
 static int supervise(struct cli *cli, struct run *run, int guard_fd)
 {
     struct mandor_err err;
+    int r = uv_loop_init(&run->loop);
 
-    if (uv_loop_init(&run->loop) < 0 || start_parts(run, guard_fd, &err) < 0 ||
-        start_job(run, &err) < 0) {
+    if (r < 0)
+        (void)err_set(&err, r, FAULT_HOST, "start");
+    if (r < 0 || start_parts(run, guard_fd, &err) < 0 || start_job(run, &err) < 0) {
         (void)cli_fail(cli, &err);
-        (void)rmdir(run->scratch);
+        (void)tree_remove(run->scratch);
         _exit(EXIT_HOST); /* nothing runs; the guard sees to the rest */
     }
     (void)uv_run(&run->loop, UV_RUN_DEFAULT);
     (void)uv_loop_close(&run->loop);
+    (void)rmdir(run->scratch); /* the nursery has removed its part; a spilled auto: stays */
     env_free(run->env_pass);
     say_cause(run);
     return exit_code(run);
@@ -261,7 +265,6 @@ static int make_spec(struct cli *cli, struct run *run, struct mandor_err *err)
 
     if (r == 0)
         r = job_default_cwd(job, err);
-
     if (r == 0 && json_object_get(job, "stdout") == NULL)
         r = json_object_set_new(job, "stdout", json_string("inherit:")) < 0 ? -ENOMEM : 0;
     if (r == 0 && json_object_get(job, "stderr") == NULL)

@@ -2,7 +2,6 @@
 #include <mandor/mandor.h>
 
 #include <stdio.h>
-#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "base/json.h"
@@ -20,6 +19,8 @@ struct mandor {
     struct filter_pool *filters;
     struct executor_env env;
     char **env_pass;
+    uint64_t serial;   /* of processes: their ids */
+    char *own_scratch; /* made by us, so removed by us; NULL = the host named one */
     void (*on_closed)(void *arg);
     void *closed_arg;
 };
@@ -52,22 +53,35 @@ const char *mandor_version(void)
 
 /* ---- the context ---- */
 
-static int choose_scratch(const char *given, const char *name, char *path, size_t size, struct mandor_err *err)
+static int make_scratch(struct mandor *mandor, struct mandor_err *err)
 {
     const char *tmp = getenv("TMPDIR");
-    int n = given != NULL ? snprintf(path, size, "%s", given) :
-                            snprintf(path, size, "%s/mandor-%s", tmp != NULL && tmp[0] == '/' ? tmp : "/tmp", name);
+    char *path;
 
-    if (n < 0 || (size_t)n >= size)
-        return err_set(err, -ENAMETOOLONG, FAULT_CALLER, "the scratch directory's name is too long");
-    if (mkdir(path, 0700) < 0 && (errno != EEXIST || given == NULL))
-        return err_set(err, -errno, FAULT_HOST, "make the scratch directory '%s'", path);
+    if (asprintf(&path, "%s/mandor-XXXXXX", tmp != NULL && tmp[0] == '/' ? tmp : "/tmp") < 0)
+        return err_set(err, -ENOMEM, FAULT_HOST, "name the scratch directory");
+    if (mkdtemp(path) == NULL) {
+        int r = err_set(err, -errno, FAULT_HOST, "make the scratch directory '%s'", path);
+        free(path);
+        return r;
+    }
+    mandor->own_scratch = path;
     return 0;
+}
+
+static void free_context(struct mandor *mandor)
+{
+    if (mandor->own_scratch != NULL)
+        (void)rmdir(mandor->own_scratch);
+    free(mandor->own_scratch);
+    env_free(mandor->env_pass);
+    OBJ_FINI(mandor);
+    free(mandor);
 }
 
 int mandor_new(uv_loop_t *loop, const char *name, const char *scratch_dir, struct mandor **ret, struct mandor_err *err)
 {
-    char own_name[64], scratch[512];
+    char own_name[64];
     struct mandor *mandor = calloc(1, sizeof *mandor);
     int r;
 
@@ -77,10 +91,12 @@ int mandor_new(uv_loop_t *loop, const char *name, const char *scratch_dir, struc
     (void)snprintf(own_name, sizeof own_name, "lib-%d-%" PRIx64, (int)getpid(), (uint64_t)clock_mono_ns());
     if (name == NULL)
         name = own_name;
-    if ((r = choose_scratch(scratch_dir, name, scratch, sizeof scratch, err)) < 0)
+    if (scratch_dir == NULL && (r = make_scratch(mandor, err)) < 0)
         goto fail;
 
-    struct nursery_options options = { .name = name, .scratch_dir = scratch, .guard_fd = -1 };
+    struct nursery_options options = {
+        .name = name, .scratch_dir = scratch_dir != NULL ? scratch_dir : mandor->own_scratch, .guard_fd = -1
+    };
     if ((r = env_passed(NULL, &mandor->env_pass)) < 0 || (r = filter_pool_new(loop, BUFFER_MAX, &mandor->filters)) < 0) {
         (void)err_set(err, r, FAULT_HOST, "start libmandor");
         goto fail;
@@ -96,8 +112,7 @@ int mandor_new(uv_loop_t *loop, const char *name, const char *scratch_dir, struc
     return 0;
 
 fail:
-    env_free(mandor->env_pass);
-    free(mandor);
+    free_context(mandor);
     return r;
 }
 
@@ -107,9 +122,7 @@ static void on_nursery_closed(void *arg)
     void (*on_closed)(void *arg) = mandor->on_closed;
     void *closed_arg = mandor->closed_arg;
 
-    env_free(mandor->env_pass);
-    OBJ_FINI(mandor);
-    free(mandor);
+    free_context(mandor);
     if (on_closed != NULL)
         on_closed(closed_arg);
 }
@@ -296,8 +309,6 @@ static int launch(struct mandor_process *process, struct mandor_err *err)
 int mandor_spawn(struct mandor *mandor, const char *job, const struct mandor_callbacks *callbacks, void *arg,
                  struct mandor_process **ret, struct mandor_err *err)
 {
-    static uint64_t serial;
-
     OBJ_CHECK(mandor, MANDOR_MAGIC);
     if (callbacks == NULL || callbacks->on_ended == NULL)
         return err_set(err, -EINVAL, FAULT_CALLER, "callbacks: on_ended must be there");
@@ -310,7 +321,7 @@ int mandor_spawn(struct mandor *mandor, const char *job, const struct mandor_cal
     process->callbacks = *callbacks;
     process->arg = arg;
     process->started_ms = clock_mono_ms();
-    (void)snprintf(process->id, sizeof process->id, "p%" PRIu64, ++serial);
+    (void)snprintf(process->id, sizeof process->id, "p%" PRIu64, ++mandor->serial);
     int r = make_spec(job, &process->spec, err);
     if (r == 0)
         r = launch(process, err);

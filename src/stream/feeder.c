@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "loop/work.h"
+#include "os/sigpipe.h"
 
 #define FEEDER_MAGIC 0x66656564u
 #define CHUNK        ((size_t)64 << 10)
@@ -164,18 +165,18 @@ static void on_writable(uv_poll_t *poll, int status, int events)
 static void advance(struct feeder *feeder)
 {
     while (feeder->at < feeder->len) {
-        ssize_t n = RETRY_EINTR(
-            write(feeder->pipe_fd, feeder->bytes + feeder->at, feeder->len - feeder->at));
-        if (n < 0 && errno == EAGAIN) {
+        ssize_t n = sigpipe_write(feeder->pipe_fd, feeder->bytes + feeder->at,
+                                  feeder->len - feeder->at);
+        if (n == -EAGAIN) {
             (void)uv_poll_start(&feeder->poll, UV_WRITABLE, on_writable);
             return;
         }
-        if (n < 0 && errno == EPIPE) { /* the job does not want more: its right */
+        if (n == -EPIPE) { /* the job does not want more: its right */
             finish(feeder, 0, NULL);
             return;
         }
         if (n < 0) {
-            int r = err_set(&feeder->err, -errno, FAULT_HOST, "write the job's stdin");
+            int r = err_set(&feeder->err, (int)n, FAULT_HOST, "write the job's stdin");
             finish(feeder, r, &feeder->err);
             return;
         }

@@ -359,6 +359,7 @@ def test_run_opens_no_queue(mandor):
 def test_run_leaves_no_directory_behind(mandor):
     done = mandor.ok("run", "--", *sh('touch "$TMPDIR/x"; mkdir -p "$TMPDIR/d"; chmod 0 "$TMPDIR/d"; echo "$TMPDIR"'))
     assert not os.path.exists(done.text.strip()), done.text
+    assert not list(mandor.tmp.glob("mandor-run-*"))
 
 
 def test_run_as_nobody_works_with_what_it_can_get(mandor):

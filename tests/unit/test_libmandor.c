@@ -1,4 +1,5 @@
 /* libmandor from the outside: only its installed header, linked to the shared library. */
+#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -199,6 +200,48 @@ TEST(the_host_keeps_its_children_and_its_signals)
     for (int signum = 1; signum < NSIG; signum++)
         ck_assert_int_eq(sigismember(&mask_before, signum), sigismember(&mask_after, signum));
     ck_assert_int_eq(waitpid(-1, &status, WNOHANG), -1);
+}
+
+/* A host that never thought of SIGPIPE is not ended by a program that does not read its stdin. */
+TEST(a_program_that_does_not_read_its_stdin_harms_nobody)
+{
+    struct seen seen;
+    char *job = NULL;
+
+    (void)signal(SIGPIPE, SIG_DFL);
+    ck_assert_int_gt(asprintf(&job, "{\"exec\": [\"true\"], \"stdin\": \"inline:%0100000d\"}", 0), 0);
+    spawn(&seen, job);
+    finish(&seen);
+    free(job);
+    ck_assert_str_eq(seen.cause, "exit");
+    ck_assert_int_eq(seen.exit_code, 0);
+    ck_assert(signal(SIGPIPE, SIG_DFL) == SIG_DFL);
+}
+
+static size_t entries(const char *path)
+{
+    DIR *dir = opendir(path);
+    size_t count = 0;
+
+    ck_assert_ptr_nonnull(dir);
+    while (readdir(dir) != NULL)
+        count++;
+    (void)closedir(dir);
+    return count - 2; /* "." and ".." */
+}
+
+TEST(nothing_stays_behind_in_tmpdir)
+{
+    struct seen seen;
+    char dir[] = "/tmp/test-libmandor-XXXXXX";
+
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    ck_assert_int_eq(setenv("TMPDIR", dir, 1), 0);
+    spawn(&seen, "{\"exec\": [\"sh\", \"-c\", \"touch $TMPDIR/x\"]}");
+    ck_assert_uint_eq(entries(dir), 1);
+    finish(&seen);
+    ck_assert_uint_eq(entries(dir), 0);
+    ck_assert_int_eq(rmdir(dir), 0);
 }
 
 UNIT_MAIN("libmandor")
