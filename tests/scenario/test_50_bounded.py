@@ -98,7 +98,8 @@ def test_a_thousand_jobs_at_once_fit_in_200_mib(mandor, plain_binary):
         finally:
             done.set()
             opener.join()
-        wait_for(lambda: fd_count(worker.pid) <= before + 64, 60, f"descriptors to come back from {fd_count(worker.pid)} to {before}")
+        # A bounded number of idle containments may stay, two descriptors each.
+        wait_for(lambda: fd_count(worker.pid) <= before + 200, 30, "descriptors to come back")
         assert not mandor.zombies()
 
 
