@@ -90,7 +90,8 @@ static int make_stdio(struct launch *launch)
     if (r == 0 && !want->inherit_stderr && child->given[1] < 0 &&
         (r = make_pipe(&pipes->err, &ends[2], true)) == 0)
         stdio[2] = ends[2];
-    if (r == 0 && want->want_channel && child->given[2] < 0 && (r = make_pipe(&pipes->channel, &ends[3], true)) == 0)
+    if (r == 0 && want->want_channel && child->given[2] < 0 &&
+        (r = make_pipe(&pipes->channel, &ends[3], true)) == 0)
         stdio[3] = ends[3];
     return r < 0 ? fail(child, STAGE_PREPARE, r, "make the job's pipes") : 0;
 }
@@ -143,11 +144,20 @@ static int make_directories(struct launch *launch)
 
 /* ---- user ---- */
 
-static bool number_of(const char *text, long *ret)
+/* Digits alone are a number: 1 and *ret, or -EINVAL.  0: a name.  The highest id means "leave it as it is" to the kernel, and
+ * what is higher would be cut to somebody else's, root's among them. */
+static int number_of(const char *text, uint32_t *ret)
 {
-    char *end;
-    *ret = strtol(text, &end, 10);
-    return *text != 0 && *end == 0 && *ret >= 0;
+    uint64_t number = 0;
+    size_t digits = strspn(text, "0123456789");
+    if (digits == 0 || text[digits] != 0)
+        return 0;
+    for (size_t i = 0; i < digits; i++)
+        number = MIN(number * 10 + (uint64_t)(text[i] - '0'), (uint64_t)UINT32_MAX);
+    if (number == UINT32_MAX)
+        return -EINVAL;
+    *ret = (uint32_t)number;
+    return 1;
 }
 
 static int find_user(struct launch *launch)
@@ -160,12 +170,14 @@ static int find_user(struct launch *launch)
 
     char buffer[16384];
     struct passwd entry, *found = NULL;
-    long number;
+    uint32_t number = 0;
     plan->set_user = true;
     plan->uid = geteuid();
     plan->gid = getegid();
     if (user != NULL) {
-        bool numeric = number_of(user, &number);
+        int numeric = number_of(user, &number);
+        if (numeric < 0)
+            return fail(child, STAGE_USER, numeric, "user '%s'", user);
         int r = numeric ? getpwuid_r((uid_t)number, &entry, buffer, sizeof buffer, &found)
                         : getpwnam_r(user, &entry, buffer, sizeof buffer, &found);
         if (found == NULL && !numeric)
@@ -176,7 +188,9 @@ static int find_user(struct launch *launch)
     if (group != NULL) {
         struct group group_entry, *group_found = NULL;
         char group_buffer[16384];
-        bool numeric = number_of(group, &number);
+        int numeric = number_of(group, &number);
+        if (numeric < 0)
+            return fail(child, STAGE_USER, numeric, "group '%s'", group);
         int r = numeric ? 0
                         : getgrnam_r(group, &group_entry, group_buffer, sizeof group_buffer,
                                      &group_found);

@@ -62,7 +62,7 @@ static size_t keep_living(struct proc_pids *members)
     size_t kept = 0, listed = members->count;
     for (size_t i = 0; i < listed; i++) {
         struct proc_stat stat;
-        if (proc_stat_read(members->pid[i], &stat) == 0 && stat.state != 'Z' && stat.state != 'X')
+        if (proc_stat_read(members->pid[i], &stat) == 0 && !proc_stat_dead(&stat))
             members->pid[kept++] = members->pid[i];
     }
     members->count = kept;
@@ -79,7 +79,7 @@ static int consider(struct sweep_target *target, struct kinship *kinship, bool a
         kin != NULL)
         return 0;
     int r = proc_stat_read(pid, &stat);
-    if (target->subreaper && (r == -ESRCH || (r == 0 && stat.state == 'Z')))
+    if (target->subreaper && (r == -ESRCH || (r == 0 && proc_stat_dead(&stat))))
         return proc_cgroup_has(pid, "/mandor-") ? 0 : -EAGAIN;
     if (r < 0 || (target->subreaper && stat.ppid != getpid()))
         return 0;
@@ -216,7 +216,7 @@ int sweep_marked(const char *mark)
     for (size_t i = 0; r == 0 && i < all.count; i++) {
         struct proc_stat stat;
         if (all.pid[i] == getpid() || !proc_environ_has(all.pid[i], mark) ||
-            proc_stat_read(all.pid[i], &stat) != 0 || stat.state == 'Z')
+            proc_stat_read(all.pid[i], &stat) != 0 || proc_stat_dead(&stat))
             continue;
         count++;
         (void)signal_member(all.pid[i], SIGKILL);

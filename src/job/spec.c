@@ -211,6 +211,30 @@ static int check_backoff(struct spec *spec, bool max_given, struct mandor_err *e
     return 0;
 }
 
+static bool may_be_shared(const char *url)
+{
+    return strncmp(url, "auto:", 5) == 0 || strncmp(url, "null:", 5) == 0 ||
+           strncmp(url, "inherit:", 8) == 0;
+}
+
+/* Two streams to one place: the later commit would silently replace the earlier one. */
+static int check_outputs(const struct spec *spec, struct mandor_err *err)
+{
+    const char *out = spec->stdout_sink.bytes, *errout = spec->stderr_sink.bytes;
+    if (!str_eq(out, errout) || may_be_shared(out))
+        return 0;
+    SCOPED_FREE char *one = spec_expand(out, "", "", 1, "stdout", err);
+    SCOPED_FREE char *other = spec_expand(errout, "", "", 1, "stderr", err);
+    if (one == NULL || other == NULL)
+        return err_set(err, -ENOMEM, FAULT_HOST, "make a job"); /* placeholders have been checked */
+    if (!str_eq(one, other))
+        return 0;
+    return err_set(
+        err, -EINVAL, FAULT_CALLER,
+        "stderr: '%.120s' is where stdout goes too, expected two places, or {stream} in the name",
+        errout);
+}
+
 static const char *kind_of_json(const json_t *json)
 {
     switch (json_typeof(json)) {
@@ -239,7 +263,9 @@ static int fill(struct spec *spec, const json_t *job, const json_t *defaults,
         return err_set(err, r, FAULT_HOST, "make a job");
     for (size_t row = 0; row < option_count() && r == 0; row++)
         r = store_one((int)row, job, defaults, spec, err);
-    return r < 0 ? r : check_backoff(spec, max_given, err);
+    if (r == 0)
+        r = check_backoff(spec, max_given, err);
+    return r < 0 ? r : check_outputs(spec, err);
 }
 
 int spec_from_json(const json_t *job, const json_t *defaults, struct spec **ret,

@@ -292,11 +292,10 @@ static int freeze(int dir)
     return 0;
 }
 
-int cgroup_terminate(int dir)
+/* Send a signal to each process that is in it; returns how many, or -errno. */
+static int signal_each(int dir, int sig)
 {
     struct proc_pids pids = { 0 }, again = { 0 };
-    (void)freeze(
-        dir); /* without it a process that forks meanwhile may miss its signal; it is killed later all the same */
     int r = cgroup_pids(dir, &pids);
 
     int *pidfds = r == 0 && pids.count > 0 ? malloc(pids.count * sizeof *pidfds) : NULL;
@@ -312,38 +311,41 @@ int cgroup_terminate(int dir)
     for (size_t i = 0; pidfds != NULL && i < pids.count; i++) {
         if (pidfds[i] < 0)
             continue;
-        if (r == 0 && proc_pids_has(&again, pids.pid[i]) &&
-            os_pidfd_signal(pidfds[i], SIGTERM) == 0)
+        if (r == 0 && proc_pids_has(&again, pids.pid[i]) && os_pidfd_signal(pidfds[i], sig) == 0)
             signalled++;
         (void)close(pidfds[i]);
     }
-    (void)cgroup_write(dir, "cgroup.freeze", "0");
     free(pidfds);
     proc_pids_done(&pids);
     proc_pids_done(&again);
     return r < 0 ? r : signalled;
 }
 
-/* Before cgroup.kill: freezing keeps the list true while the signals go out; SIGKILL works on the frozen. */
-static int kill_each(int dir)
+/* Frozen meanwhile, or a process that forks at this moment might be missed.  SIGKILL works on the frozen. */
+static int signal_frozen(int dir, int sig)
 {
     (void)freeze(dir);
-    struct proc_pids pids = { 0 };
-    int r = cgroup_pids(dir, &pids);
-    for (size_t i = 0; i < pids.count; i++) {
-        SCOPED_FD fd = os_pidfd_open(pids.pid[i]);
-        if (fd >= 0)
-            (void)os_pidfd_signal(fd, SIGKILL);
-    }
-    proc_pids_done(&pids);
+    int r = signal_each(dir, sig);
     (void)cgroup_write(dir, "cgroup.freeze", "0");
     return r;
 }
 
+int cgroup_terminate(int dir)
+{
+    return signal_frozen(dir, SIGTERM);
+}
+
+/* cgroup.kill signals each process through its leading thread alone (kernel/cgroup/cgroup.c, __cgroup_kill: PIDTYPE_PID), and one
+ * whose leading thread has exited while others run on ignores it for ever (Linux 6.18).  A signal to the process reaches those. */
 int cgroup_kill(int dir)
 {
     int r = cgroup_write(dir, "cgroup.kill", "1");
-    return r == -ENOENT || r == -EACCES ? kill_each(dir) : r;
+    if (r == -ENOENT || r == -EACCES)
+        return MIN(signal_frozen(dir, SIGKILL), 0);
+    SCOPED_FD events = r < 0 ? -1 : openat(dir, "cgroup.events", O_RDONLY | O_CLOEXEC);
+    if (events >= 0 && cgroup_populated(events) == 1)
+        (void)signal_each(dir, SIGKILL);
+    return r;
 }
 
 static int remove_at(int parent, const char *name, int depth, void *arg)

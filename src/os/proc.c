@@ -15,14 +15,19 @@ int proc_stat_parse(const char *text, struct proc_stat *ret)
     struct proc_stat stat = { 0 };
     int got = sscanf(text, "%d", &stat.pid);
     got += sscanf(tail + 1,
-                  " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d"
+                  " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %d %*d"
                   " %" SCNu64,
-                  &stat.state, &stat.ppid, &stat.pgid, &stat.sid, &stat.start_ticks);
-    if (got != 6)
+                  &stat.state, &stat.ppid, &stat.pgid, &stat.sid, &stat.threads, &stat.start_ticks);
+    if (got != 7)
         return -EINVAL;
 
     *ret = stat;
     return 0;
+}
+
+bool proc_stat_dead(const struct proc_stat *stat)
+{
+    return stat->state == 'X' || (stat->state == 'Z' && stat->threads <= 1);
 }
 
 /* Read a small file below /proc; returns bytes (text is terminated) or -errno. */
@@ -158,23 +163,43 @@ int proc_children(pid_t pid, struct proc_pids *pids)
     return r;
 }
 
-bool proc_environ_has(pid_t pid, const char *prefix)
+/* Does the file have a variable that begins with prefix?  1, 0, or -ENODATA: it is empty. */
+static int environ_has(const char *path, const char *prefix)
 {
-    char path[64];
-    (void)snprintf(path, sizeof path, "/proc/%d/environ", pid);
     FILE *file = fopen(path, "re");
     if (file == NULL)
-        return false;
+        return 0;
 
     size_t want = strlen(prefix);
     char *var = NULL;
     size_t cap = 0;
-    bool found = false;
-    while (!found && getdelim(&var, &cap, 0, file) > 0)
+    int found = -ENODATA;
+    while (found <= 0 && getdelim(&var, &cap, 0, file) > 0)
         found = strncmp(var, prefix, want) == 0;
     free(var);
     (void)fclose(file);
     return found;
+}
+
+bool proc_environ_has(pid_t pid, const char *prefix)
+{
+    char path[96];
+    (void)snprintf(path, sizeof path, "/proc/%d/environ", pid);
+    int r = environ_has(path, prefix);
+    if (r != -ENODATA)
+        return r > 0;
+
+    /* A leading thread that has exited has no memory to read from; those that live on have. */
+    struct proc_pids tasks = { 0 };
+    (void)snprintf(path, sizeof path, "/proc/%d/task", pid);
+    if (add_entries(path, &tasks) < 0)
+        tasks.count = 0;
+    for (size_t i = 0; r <= 0 && i < tasks.count; i++) {
+        (void)snprintf(path, sizeof path, "/proc/%d/task/%d/environ", pid, tasks.pid[i]);
+        r = environ_has(path, prefix);
+    }
+    proc_pids_done(&tasks);
+    return r > 0;
 }
 
 bool proc_cgroup_has(pid_t pid, const char *text)

@@ -8,7 +8,8 @@
 
 struct proc_stat {
     pid_t pid, ppid, pgid, sid;
-    char state;           /* R S D T Z … */
+    char state;           /* of the leading thread: R S D T Z … */
+    int threads;
     uint64_t start_ticks; /* since boot; pid and start together name a process for ever */
 };
 
@@ -17,6 +18,9 @@ MUST_CHECK int proc_stat_parse(const char *text, struct proc_stat *ret);
 
 /* 0, -ESRCH (gone) or -errno. */
 MUST_CHECK int proc_stat_read(pid_t pid, struct proc_stat *ret);
+
+/* Is nothing of it alive any more?  A process whose leading thread has exited shows as Z while other threads run on. */
+bool proc_stat_dead(const struct proc_stat *stat);
 
 /* A list of pids that grows; all zero is empty. */
 struct proc_pids {

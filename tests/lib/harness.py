@@ -61,7 +61,14 @@ def proc_stat(pid):
 
 def alive(pid):
     stat = proc_stat(pid)
-    return stat is not None and stat[0] not in "ZX"
+    if stat is None or stat[0] == "X":
+        return False
+    if stat[0] != "Z":
+        return True
+    try:
+        return len(os.listdir(f"/proc/{pid}/task")) > 1  # its leading thread has exited, others run on
+    except OSError:
+        return False
 
 
 def pids():

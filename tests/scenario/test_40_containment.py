@@ -42,6 +42,16 @@ for i in range(300):
 print(made, flush=True)
 """
 
+# Its leading thread exits and another one lives on: the process shows as a zombie, and cgroup.kill does not reach it.
+HEADLESS = """
+import ctypes, os, signal, sys, threading, time
+if len(sys.argv) > 1 and os.fork(): time.sleep(0.2); os._exit(0)
+os.setsid() if len(sys.argv) > 1 else None
+signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))
+threading.Thread(target=time.sleep, args=(600,)).start()
+ctypes.CDLL(None).syscall(60, 0)
+"""
+
 STORIES = {
     "a background child": sh("sleep 600 & exit 0"),
     "a child in a session of its own": sh("setsid sleep 600 >/dev/null 2>&1 & exit 0"),
@@ -52,6 +62,7 @@ STORIES = {
     "a stopped child in its own session": sh("setsid sh -c 'kill -STOP $$' & sleep 0.2; exit 0"),
     "three hundred children": ["python3", "-c", STORM],
     "a shell below a shell": sh("sh -c 'sh -c \"sleep 600\" & exit 0' ; exit 0"),
+    "a daemon without its leading thread": ["python3", "-c", HEADLESS, "daemon"],
     "helpers in groups of their own": sh("set -m; for i in 1 2 3 4 5; do (sleep 600 & sleep 601) & done; exit 0"),
     "a child named to confuse": sh("cp /bin/sleep \"$TMPDIR/a) Z 1 (b\"; \"$TMPDIR/a) Z 1 (b\" 600 & sleep 0.1; exit 0"),
 }
@@ -67,6 +78,14 @@ def test_nothing_is_left_after_a_job_that_left_R20_R25(mandor, rung, story):
         assert not [p for p in mandor.zombies() if proc_stat(p)], "zombies at settlement"
         assert record["state"] == "completed", record
         assert record["containment"] == rung, "another rung ran than the one that was asked for"
+
+
+def test_a_leader_without_its_leading_thread_is_ended_by_its_timeout(mandor, rung):
+    job = mandor.add("python3", "-c", HEADLESS, timeout="1s", kill_after="200ms")
+    with mandor.worker():
+        record = mandor.wait_state(job, "failed", deadline=20)
+        assert record["cause"] == "timeout", record
+        assert not mandor.jobs_left()
 
 
 @pytest.mark.parametrize("story", ["a background child", "a double-forked daemon", "a child that ignores every polite signal"])

@@ -245,6 +245,23 @@ RUNG_TEST(a_job_runs_as_the_user_that_was_asked_for)
     member_done(&m);
 }
 
+/* A number that the kernel takes for "unchanged", or that would be cut to root's, never runs as us. */
+RUNG_TEST(a_user_number_out_of_range_is_refused)
+{
+    static const char *const numbers[] = { "4294967295", "4294967296", "18446744073709551616", "-0", " 5", "+5" };
+    static struct member m;
+    for (size_t i = 0; i < ARRAY_LEN(numbers); i++)
+        for (int group = 0; group < 2; group++) {
+            member_sh(&m, &family, rung, "id -u");
+            *(group ? &m.launch.group : &m.launch.user) = numbers[i];
+            member_run(&m, 5000);
+            ck_assert_int_eq(m.verdict.cause, CAUSE_SPAWN);
+            ck_assert_int_eq(m.verdict.stage, STAGE_USER);
+            ck_assert(spawn_errno_permanent(m.verdict.spawn_errno, m.verdict.stage));
+            member_done(&m);
+        }
+}
+
 /* ---- what cannot be started (R07) ---- */
 
 struct failing {
@@ -856,6 +873,7 @@ int main(void)
     EACH(stdin_is_empty_and_there_is_no_terminal);
     EACH(each_attempt_has_fresh_directories_that_are_removed);
     EACH(a_job_runs_as_the_user_that_was_asked_for);
+    EACH(a_user_number_out_of_range_is_refused);
     EACH(what_cannot_start_says_where_and_why);
     EACH(a_stop_reaches_grandchildren);
     EACH(what_ignores_every_signal_is_killed_after_the_grace);

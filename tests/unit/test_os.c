@@ -55,6 +55,11 @@ START_TEST(a_process_name_cannot_forge_its_stat)
     ck_assert_int_eq(stat.pgid, 34);
     ck_assert_int_eq(stat.sid, 56);
     ck_assert_uint_eq(stat.start_ticks, 987654);
+    ck_assert_int_eq(stat.threads, 1);
+    stat.state = 'Z';
+    ck_assert(proc_stat_dead(&stat));
+    stat.threads = 2; /* only its leading thread has exited */
+    ck_assert(!proc_stat_dead(&stat));
     ck_assert_int_eq(proc_stat_parse("77 (x) S 1", &stat), -EINVAL);
     ck_assert_int_eq(proc_stat_parse("", &stat), -EINVAL);
     ck_assert_int_eq(proc_stat_read(getpid(), &stat), 0);
