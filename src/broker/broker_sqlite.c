@@ -5,7 +5,8 @@
  *                          (struct store)         └─ durable ─▶ sync thread ─────▶
  *                                                              (struct wal)
  *
- * The broker thread takes whatever waits in the inbox and carries it out in order, many requests in one transaction.  In a
+ * What one turn of the loop submits enters the inbox together (a settle, the start and the lease that follow it), and the
+ * broker thread takes whatever waits there and carries it out in order, many requests in one transaction.  In a
  * worker a second thread syncs the log and checkpoints, so that a slow disk delays the answers that promise durability and
  * nothing else; in a client the broker thread does that itself.
  */
@@ -22,15 +23,21 @@
 #include "broker/wake.h"
 #include "broker/wal.h"
 
-#define QUIET_NS 1000000000ull /* no commit for so long: time to tidy the log */
+#define QUIET_NS      1000000000ull /* no commit for so long: time to tidy the log */
+/* Between the beginnings of two syncs, so that many answers share one where the disk is faster.  A sync of a virtual disk that
+ * answers in 0.07 ms took 77 of a job's 1,500 us of CPU time when each job had its own. */
+#define SYNC_EVERY_NS 2000000
 
 struct sqlite {
     struct broker *broker;
     uv_async_t async; /* something is in the outbox, or a thread has ended */
     uv_poll_t poll;   /* the wake-up socket */
-    int wake_fd;      /* -1 = not listening */
-    int handles;      /* still open */
-    char name[80];    /* "<worker>.sock"; lock */
+    uv_prepare_t
+        turn; /* active while something is submitted: at the end of the loop's turn it enters the inbox */
+    struct list submitted;
+    int wake_fd;   /* -1 = not listening */
+    int handles;   /* still open */
+    char name[80]; /* "<worker>.sock"; lock */
 
     uv_mutex_t lock; /* guards what is marked so */
     uv_cond_t inbox_filled, sync_wanted;
@@ -131,9 +138,11 @@ static void sync_and_answer(struct sqlite *sq, struct list *reqs)
 static void hand_to_sync(struct sqlite *sq, struct list *reqs)
 {
     uv_mutex_lock(&sq->lock);
+    bool first = list_empty(&sq->unsynced);
     list_splice_back(&sq->unsynced, reqs);
-    uv_cond_signal(&sq->sync_wanted);
     uv_mutex_unlock(&sq->lock);
+    if (first)
+        uv_cond_signal(&sq->sync_wanted);
 }
 
 /* The transaction that all of reqs were part of is committed. */
@@ -397,8 +406,17 @@ struct sync_work {
     bool checkpoint, tidy;
 };
 
+/* Let others join a sync until it is due; lock is held. */
+static void gather(struct sqlite *sq, int64_t due_ns)
+{
+    int64_t left_ns;
+
+    while (!sq->broker_over && (left_ns = due_ns - clock_mono_ns()) > 0)
+        (void)uv_cond_timedwait(&sq->sync_wanted, &sq->lock, (uint64_t)left_ns);
+}
+
 /* Wait for work; false when all is done and none will come. */
-static bool take_unsynced(struct sqlite *sq, struct sync_work *work)
+static bool take_unsynced(struct sqlite *sq, struct sync_work *work, int64_t sync_due_ns)
 {
     uv_mutex_lock(&sq->lock);
     while (list_empty(&sq->unsynced) && !sq->checkpoint_wanted && !sq->broker_over) {
@@ -414,6 +432,8 @@ static bool take_unsynced(struct sqlite *sq, struct sync_work *work)
             sq->dirty = true;
         }
     }
+    if (!list_empty(&sq->unsynced))
+        gather(sq, sync_due_ns);
     list_splice_back(&work->reqs, &sq->unsynced);
     work->checkpoint = sq->checkpoint_wanted;
     bool go_on = !list_empty(&work->reqs) || work->checkpoint || work->tidy;
@@ -424,14 +444,17 @@ static bool take_unsynced(struct sqlite *sq, struct sync_work *work)
 static void sync_main(void *arg)
 {
     struct sqlite *sq = arg;
+    int64_t sync_due_ns = 0;
 
     block_signals();
     for (;;) {
         struct sync_work work = { .reqs = LIST_INIT(work.reqs) };
-        if (!take_unsynced(sq, &work))
+        if (!take_unsynced(sq, &work, sync_due_ns))
             break;
-        if (!list_empty(&work.reqs))
+        if (!list_empty(&work.reqs)) {
+            sync_due_ns = clock_mono_ns() + SYNC_EVERY_NS;
             sync_and_answer(sq, &work.reqs);
+        }
         if (work.checkpoint)
             checkpoint(sq);
         if (work.tidy)
@@ -488,6 +511,7 @@ static void end(struct sqlite *sq)
         (void)uv_thread_join(&sq->sync_thread);
     stop_listening(sq);
     uv_close((uv_handle_t *)&sq->async, on_handle_closed);
+    uv_close((uv_handle_t *)&sq->turn, on_handle_closed);
 }
 
 static void on_async(uv_async_t *async)
@@ -506,14 +530,27 @@ static void on_async(uv_async_t *async)
         end(sq); /* a thread's last answers precede its end, so nothing is left in the outbox */
 }
 
+/* Signalled without the lock: who is woken takes it at once. */
+static void fill_inbox(struct sqlite *sq)
+{
+    uv_mutex_lock(&sq->lock);
+    list_splice_back(&sq->inbox, &sq->submitted);
+    uv_mutex_unlock(&sq->lock);
+    uv_cond_signal(&sq->inbox_filled);
+}
+
+static void on_turn(uv_prepare_t *turn)
+{
+    (void)uv_prepare_stop(turn);
+    fill_inbox(turn->data);
+}
+
 static void sqlite_submit(struct broker *broker, struct broker_req *req)
 {
     struct sqlite *sq = self(broker);
 
-    uv_mutex_lock(&sq->lock);
-    list_push_back(&sq->inbox, &req->node);
-    uv_cond_signal(&sq->inbox_filled);
-    uv_mutex_unlock(&sq->lock);
+    list_push_back(&sq->submitted, &req->node);
+    (void)uv_prepare_start(&sq->turn, on_turn);
 }
 
 static void on_readable(uv_poll_t *poll, int status, int events)
@@ -552,10 +589,11 @@ static void sqlite_close(struct broker *broker)
 {
     struct sqlite *sq = self(broker);
 
+    (void)uv_prepare_stop(&sq->turn);
     uv_mutex_lock(&sq->lock);
     sq->closing = true;
-    uv_cond_signal(&sq->inbox_filled);
     uv_mutex_unlock(&sq->lock);
+    fill_inbox(sq);
 }
 
 /* ---- opening ---- */
@@ -698,12 +736,14 @@ static int start(struct sqlite *sq, struct mandor_err *err)
         sqlite_free(sq);
         return err_set(err, r, FAULT_HOST, "open the queue's event handle");
     }
-    sq->async.data = sq;
-    sq->handles = 1;
+    (void)uv_prepare_init(broker_loop(sq->broker), &sq->turn);
+    sq->async.data = sq->turn.data = sq;
+    sq->handles = 2;
     r = start_threads(sq);
     if (r < 0) {
         sq->broker = NULL; /* it is freed by the caller, this when the handle has closed */
         uv_close((uv_handle_t *)&sq->async, on_handle_closed);
+        uv_close((uv_handle_t *)&sq->turn, on_handle_closed);
         return err_set(err, r, FAULT_HOST, "start the queue's thread");
     }
     return 0;
@@ -720,6 +760,7 @@ static int sqlite_open(struct broker *broker, const char *url, struct mandor_err
     sq->wal = (struct wal){ .fd = -1, .turnstile = TURNSTILE_INIT };
     sq->threaded_sync = broker_is_worker(broker);
     sq->checkpoint_pages = WAL_PAGES;
+    list_init(&sq->submitted);
     list_init(&sq->inbox);
     list_init(&sq->unsynced);
     list_init(&sq->outbox);

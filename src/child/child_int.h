@@ -117,10 +117,12 @@ struct nursery {
     int dev_null;
     bool own_nofile; /* our soft RLIMIT_NOFILE was raised: children get the first one back (R06) */
     struct rlimit nofile;
+    uint64_t not_ignored; /* spawn_plan.not_ignored */
 
     struct list children, due;
-    int alive;         /* children whose tree is not empty */
-    int chores;        /* directory and slot removals under way */
+    int alive;  /* children whose tree is not empty */
+    int chores; /* directory and slot removals under way */
+    struct lane_task nudge;
     struct list trash; /* slots to destroy, again */
 
     uv_async_t answers;

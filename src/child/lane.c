@@ -9,7 +9,7 @@ struct lane {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     struct list queue, done; /* under lock */
-    bool idle, stop;         /* under lock */
+    bool idle, stop, told;   /* under lock; told: the loop knows that something is done */
     uv_async_t *answers;
 };
 
@@ -32,10 +32,11 @@ static void *lane_main(void *arg)
         (void)pthread_mutex_unlock(&lane->lock);
         task->run(task);
         (void)pthread_mutex_lock(&lane->lock);
-        bool first = list_empty(&lane->done);
         list_push_back(&lane->done, &task->node);
-        if (first)
+        if (!task->quiet && !lane->told) {
+            lane->told = true;
             (void)uv_async_send(lane->answers);
+        }
     }
     (void)pthread_mutex_unlock(&lane->lock);
     return NULL;
@@ -94,6 +95,7 @@ int lane_drain(struct lane *lane)
     struct list done = LIST_INIT(done);
     (void)pthread_mutex_lock(&lane->lock);
     list_splice_back(&done, &lane->done);
+    lane->told = false;
     (void)pthread_mutex_unlock(&lane->lock);
 
     int count = 0;

@@ -19,6 +19,8 @@ struct lane_task {
     struct list node;
     void (*run)(struct lane_task *task);  /* on the lane's thread */
     void (*done)(struct lane_task *task); /* on the loop; may free the task */
+    bool
+        quiet; /* done() can wait until the loop wakes up for something else; run() may still change it */
 };
 
 /* answers: sent when a task is done; its callback calls lane_drain().  One async may serve several lanes.

@@ -460,6 +460,7 @@ void launch_run(struct lane_task *task)
         .namespace_pidfd = -1,
         .no_new_privs = child->launch.no_new_privs,
         .oom_score_adj = OOM_SCORE_ADJ,
+        .not_ignored = child->nursery->not_ignored,
         .parent = getpid(),
         .newborn = &child->nursery->kinship.newborn,
     };

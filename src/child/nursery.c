@@ -119,8 +119,9 @@ struct chore {
     uv_work_t work;
     struct nursery *nursery;
     char *dirs[2];
-    bool reuse;   /* scratch_give() */
-    bool left[2]; /* a directory that is not empty: a longer walk */
+    bool reuse;    /* scratch_give() */
+    bool can_wait; /* when nothing is left, the loop may hear of it later */
+    bool left[2];  /* a directory that is not empty: a longer walk */
     int result;
     struct slot *slot;
 };
@@ -165,6 +166,8 @@ static void chore_run(struct lane_task *task)
                          !scratch_give(&chore->nursery->scratch, chore->dirs[i], chore->reuse);
     if (chore->slot != NULL && slot_destroy(&chore->nursery->yard, chore->slot) == 0)
         chore->slot = NULL;
+    chore->task.quiet =
+        chore->can_wait && chore->slot == NULL && !chore->left[0] && !chore->left[1];
 }
 
 static void on_janitor(uv_timer_t *timer);
@@ -197,6 +200,7 @@ static void push_chore(struct nursery *nursery, struct slot *slot, char *tmp_dir
                              .nursery = nursery,
                              .dirs = { tmp_dir, work_dir },
                              .reuse = reuse,
+                             .can_wait = !nursery->closing,
                              .slot = slot };
     nursery->chores++;
     lane_push(nursery->spawner, &chore->task);
@@ -454,7 +458,8 @@ int nursery_new(uv_loop_t *loop, const struct nursery_options *options, struct n
         return r;
     }
 
-    if (nursery->adopt_orphans) {
+    if (nursery->adopt_orphans) { /* then the process is ours, and so are its signals */
+        nursery->not_ignored = spawn_not_ignored() & ~(UINT64_C(1) << (SIGPIPE - 1));
         raise_nofile(nursery);
         nursery_scan(nursery); /* what died before the handler was there */
     }
@@ -494,6 +499,12 @@ static void last_done(struct lane_task *task)
     (void)uv_idle_start(&nursery->turn, on_close_turn);
 }
 
+/* Does nothing but wake the loop: chores that ended quietly are over then. */
+static void no_work(struct lane_task *task)
+{
+    (void)task;
+}
+
 /* Slots that stay busy are left to nursery_empty_dead() of the next start. */
 static void drop_trash(struct nursery *nursery)
 {
@@ -529,5 +540,9 @@ void nursery_close(struct nursery *nursery, void (*on_closed)(void *arg), void *
     nursery->on_closed = on_closed;
     nursery->closed_arg = arg;
     nursery->closing = true;
-    try_close(nursery);
+    nursery->nudge = (struct lane_task){ .run = no_work, .done = no_work };
+    if (nursery->chores > 0)
+        lane_push(nursery->spawner, &nursery->nudge);
+    else
+        try_close(nursery);
 }

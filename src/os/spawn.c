@@ -26,6 +26,12 @@ struct clone3_args { /* clone3(2); the header's name differs between releases */
         set_tid_size, cgroup;
 };
 
+struct kernel_sigaction { /* rt_sigaction(2) */
+    uint64_t handler, flags, restorer, mask;
+};
+
+#define SIGNAL_BIT(sig) (UINT64_C(1) << ((sig)-1))
+
 struct spawner_memory {
     unsigned char *map; /* guard, stack, report */
     struct report *report;
@@ -127,16 +133,19 @@ CHILD_SIDE static int change_directory(const struct spawn_plan *plan)
     return plan->cwd == NULL ? 0 : CALL(SYS_chdir, plan->cwd);
 }
 
+/* All but those in `keep` get their default action back. */
+CHILD_SIDE static void reset_actions(uint64_t keep)
+{
+    struct kernel_sigaction by_default = { 0 };
+    for (int sig = 1; sig <= KERNEL_SIGNALS; sig++)
+        if ((keep & SIGNAL_BIT(sig)) == 0 && sig != SIGKILL && sig != SIGSTOP)
+            (void)syscall(SYS_rt_sigaction, sig, &by_default, NULL, sizeof(uint64_t));
+}
+
 /* CLONE_CLEAR_SIGHAND leaves ignored signals ignored, and exec would keep them so (R02, R03). */
 CHILD_SIDE static int reset_signals(const struct spawn_plan *plan)
 {
-    (void)plan;
-    struct {
-        uint64_t handler, flags, restorer, mask;
-    } by_default = { 0 };
-    for (int sig = 1; sig <= KERNEL_SIGNALS; sig++)
-        if (sig != SIGKILL && sig != SIGSTOP)
-            (void)syscall(SYS_rt_sigaction, sig, &by_default, NULL, sizeof(uint64_t));
+    reset_actions(plan->not_ignored);
     uint64_t none = 0;
     return CALL(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, sizeof none);
 }
@@ -254,8 +263,10 @@ CHILD_SIDE static long clone_old(uint64_t flags, int *ret_pidfd, void (*fn)(void
 {
     flags &= ~(uint64_t)(CLONE_INTO_CGROUP | CLONE_CLEAR_SIGHAND | CLONE_PARENT_SETTID);
     long pid = syscall(SYS_clone, flags | SIGCHLD, 0, ret_pidfd, 0, 0);
-    if (pid == 0)
+    if (pid == 0) {
+        reset_actions(0); /* what CLONE_CLEAR_SIGHAND does: no handler of ours may run there */
         fn(arg);
+    }
     return pid < 0 ? -errno : pid;
 }
 
@@ -367,6 +378,18 @@ int spawn_process(struct spawner_memory *memory, const struct spawn_plan *plan,
                                       .error = r };
     }
     return r;
+}
+
+uint64_t spawn_not_ignored(void)
+{
+    uint64_t set = 0;
+    for (int sig = 1; sig <= KERNEL_SIGNALS; sig++) {
+        struct kernel_sigaction action = { 0 };
+        if (syscall(SYS_rt_sigaction, sig, NULL, &action, sizeof action.mask) == 0 &&
+            action.handler != (uintptr_t)SIG_IGN)
+            set |= SIGNAL_BIT(sig);
+    }
+    return set;
 }
 
 int spawn_fork(uint64_t flags, int cgroup, _Atomic pid_t *newborn, void (*fn)(void *arg), void *arg,

@@ -54,7 +54,9 @@ struct spawn_plan {
     size_t group_count;
     bool no_new_privs;
     int oom_score_adj; /* raised to this; 0 = leave */
-    pid_t parent;      /* getpid() of the caller */
+    uint64_t
+        not_ignored; /* bit n - 1: signal n is known not to be ignored here: 60 calls less in the child */
+    pid_t parent; /* getpid() of the caller */
     /* The kernel writes the pid here before the child can run (CLONE_PARENT_SETTID). */
     _Atomic pid_t *newborn;
 };
@@ -75,6 +77,9 @@ struct spawner_memory *spawn_memory_free(struct spawner_memory *memory);
  * been reaped already. */
 MUST_CHECK int spawn_process(struct spawner_memory *memory, const struct spawn_plan *plan,
                              struct spawn_result *ret);
+
+/* Signals that this process does not ignore now, as a set for the plan. */
+uint64_t spawn_not_ignored(void);
 
 /* Fork a process that goes on in fn() and never returns: fn must use raw system calls only (other threads may hold locks).
  * flags: CLONE_NEWPID and the like; signal handlers are reset, all signals are blocked in it.  ret as spawn_process(). */
