@@ -103,7 +103,7 @@ struct nursery {
     char *name;
     struct scratch scratch; /* <scratch_dir>/<name>; spawner thread */
     char *base_text;
-    bool adopt_orphans, closing, rescan;
+    bool own_scratch, adopt_orphans, closing, rescan;
     int guard_fd;
     bool guard_lost;
     void (*on_guard_lost)(void *arg);

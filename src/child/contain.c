@@ -16,6 +16,8 @@
 #include "os/pidfd.h"
 #include "os/spawn.h"
 
+#define SLOT_NAME_ROOM 32
+
 /* A name that no other process, thread or moment uses. */
 static void probe_name(char *ret, size_t size, const char *own)
 {
@@ -29,11 +31,12 @@ static void unusable(struct contain_hierarchy *hierarchy, int error, const char 
     (void)snprintf(hierarchy->why, sizeof hierarchy->why, "%s: %s", what, strerror(-error));
 }
 
-/* Find a hierarchy: where is our own cgroup in it? */
-static bool locate(const char *controller, struct contain_hierarchy *ret)
+/* Find a hierarchy: where is our own cgroup in it?  unread: self could not be had, -errno. */
+static bool locate(const struct cgroup_self *self, int unread, const char *controller,
+                   struct contain_hierarchy *ret)
 {
     *ret = (struct contain_hierarchy){ 0 };
-    int r = cgroup_own(controller, ret->base);
+    int r = unread < 0 ? unread : cgroup_own(self, controller, ret->base);
     if (r == -ENOENT) {
         (void)snprintf(ret->why, sizeof ret->why, "not mounted");
         return false;
@@ -46,17 +49,20 @@ static bool locate(const char *controller, struct contain_hierarchy *ret)
     return r >= 0;
 }
 
-/* Try to make a cgroup there; leaves the probe's directory in `made` ("" = none). */
-static void try_make(struct contain_hierarchy *ret, char made[CGROUP_PATH_MAX])
+/* Try to make a cgroup there, or take over an empty one of this name that was left behind; `made` is its path ("" = none). */
+static void try_make(struct contain_hierarchy *ret, const char *name, char made[CGROUP_PATH_MAX])
 {
     made[0] = 0;
-    char probe[CGROUP_PATH_MAX + 64];
-    probe_name(probe, sizeof probe, ret->base);
-    if (strlen(probe) >= CGROUP_PATH_MAX) {
+    char probe[CGROUP_PATH_MAX + 160];
+    if (name == NULL)
+        probe_name(probe, sizeof probe, ret->base);
+    else
+        (void)snprintf(probe, sizeof probe, "%s/%s", ret->base, name);
+    if (strlen(probe) >= CGROUP_PATH_MAX - SLOT_NAME_ROOM) {
         unusable(ret, -ENAMETOOLONG, "own cgroup");
         return;
     }
-    if (mkdir(probe, 0755) != 0) {
+    if (mkdir(probe, 0755) != 0 && (name == NULL || errno != EEXIST)) {
         unusable(ret, -errno, "make a cgroup below the own one");
         return;
     }
@@ -114,17 +120,19 @@ static void probe_v2(struct contain_host *host, const char *made, bool thorough)
 }
 
 /* A controller: in its own version 1 hierarchy, or in version 2 when that one offers it. */
-static void probe_controller(struct contain_host *host, const char *name,
-                             struct contain_hierarchy *ret, bool *is_v2, bool thorough)
+static void probe_controller(struct contain_host *host, const struct cgroup_self *self, int unread,
+                             const char *name, struct contain_hierarchy *ret, bool *is_v2,
+                             bool thorough)
 {
     char made[CGROUP_PATH_MAX];
     *is_v2 = false;
-    if (locate(name, ret) && thorough) {
-        try_make(ret, made);
+    if (locate(self, unread, name, ret) && thorough) {
+        try_make(ret, NULL, made);
         if (made[0] != 0)
             (void)cgroup_remove(made);
     } else if (ret->mounted && ret->why[0] == 0) {
-        ret->usable = access(ret->base, W_OK) == 0; /* few jobs have limits: mkdir(2) will tell those */
+        ret->usable =
+            access(ret->base, W_OK) == 0; /* few jobs have limits: mkdir(2) will tell those */
         if (!ret->usable)
             unusable(ret, -errno, "make a cgroup below the own one");
     }
@@ -228,24 +236,28 @@ static void narrow(struct contain_host *host, const char *wish)
     }
 }
 
-void probe_host(struct contain_host *ret, bool thorough)
+void probe_host(struct contain_host *ret, const char *name)
 {
-    *ret = (struct contain_host){ 0 };
+    bool thorough = name == NULL;
+    struct cgroup_self self = { 0 };
+    int unread = cgroup_self_read(&self);
     char made[CGROUP_PATH_MAX] = "";
-    if (locate("", &ret->v2))
-        try_make(&ret->v2, made);
-    if (made[0] != 0) {
+    *ret = (struct contain_host){ 0 };
+    if (locate(&self, unread, "", &ret->v2))
+        try_make(&ret->v2, name, made);
+    if (made[0] != 0)
         probe_v2(ret, made, thorough);
-        (void)cgroup_remove(made);
-    }
-    probe_controller(ret, "memory", &ret->memory, &ret->memory_is_v2, thorough);
-    probe_controller(ret, "pids", &ret->pids, &ret->pids_is_v2, thorough);
-    probe_controller(ret, "cpu", &ret->cpu, &ret->cpu_is_v2, thorough);
+    probe_controller(ret, &self, unread, "memory", &ret->memory, &ret->memory_is_v2, thorough);
+    probe_controller(ret, &self, unread, "pids", &ret->pids, &ret->pids_is_v2, thorough);
+    probe_controller(ret, &self, unread, "cpu", &ret->cpu, &ret->cpu_is_v2, thorough);
+    cgroup_self_done(&self);
     probe_pidns(ret, thorough || !ret->v2.usable);
 
     const char *wish = getenv("MANDOR_CONTAINMENT");
     if (wish != NULL && *wish != 0)
         narrow(ret, wish);
+    if (made[0] != 0 && (thorough || !ret->v2.usable))
+        (void)cgroup_remove(made);
     ret->automatic = ret->v2.usable ? CONTAIN_CGROUP : ret->pidns ? CONTAIN_PIDNS : CONTAIN_GROUP;
     if (wish != NULL && str_eq(wish, "strict"))
         ret->automatic = CONTAIN_STRICT;
@@ -253,5 +265,5 @@ void probe_host(struct contain_host *ret, bool thorough)
 
 void contain_probe(struct contain_host *ret)
 {
-    probe_host(ret, true);
+    probe_host(ret, NULL);
 }

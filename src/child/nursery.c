@@ -296,8 +296,11 @@ static int make_base_text(struct nursery *nursery)
     return nursery->base_text == NULL ? -ENOMEM : 0;
 }
 
-static int make_scratch(struct nursery *nursery, const char *dir, struct mandor_err *err)
+static int make_scratch(struct nursery *nursery, const struct nursery_options *options,
+                        struct mandor_err *err)
 {
+    const char *dir = options->scratch_dir;
+
     SCOPED_FREE char *full = dir[0] == '/' ? strdup(dir) : NULL;
     if (full == NULL && dir[0] != '/') {
         char cwd[4096];
@@ -305,7 +308,8 @@ static int make_scratch(struct nursery *nursery, const char *dir, struct mandor_
             return err_set(err, -errno, FAULT_HOST, "find the current directory");
     }
     SCOPED_FREE char *own = NULL;
-    if (full == NULL || asprintf(&own, "%s/%s", full, nursery->name) < 0)
+    if (full == NULL ||
+        asprintf(&own, options->own_scratch ? "%s" : "%s/%s", full, nursery->name) < 0)
         return err_set(err, -ENOMEM, FAULT_HOST, "name the scratch directory");
     int r = scratch_init(&nursery->scratch, own);
     return r < 0 ? err_set(err, r, FAULT_HOST, "make scratch directory '%s'", own) : 0;
@@ -415,6 +419,7 @@ int nursery_new(uv_loop_t *loop, const struct nursery_options *options, struct n
     nursery->magic = NURSERY_MAGIC;
     nursery->loop = loop;
     nursery->adopt_orphans = options->adopt_orphans;
+    nursery->own_scratch = options->own_scratch;
     nursery->guard_fd = options->guard_fd;
     nursery->on_guard_lost = options->on_guard_lost;
     nursery->arg = options->arg;
@@ -432,7 +437,7 @@ int nursery_new(uv_loop_t *loop, const struct nursery_options *options, struct n
         r = yard_init(&nursery->yard, options->name, &nursery->kinship, err);
     nursery->have_yard = r == 0;
     if (r == 0)
-        r = make_scratch(nursery, options->scratch_dir, err);
+        r = make_scratch(nursery, options, err);
     if (r == 0) {
         int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
         nursery->dev_null = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 10);
@@ -476,8 +481,12 @@ struct last_task {
 static void last_run(struct lane_task *task)
 {
     struct last_task *last = CONTAINER_OF(task, struct last_task, task);
-    yard_done(&last->nursery->yard);
-    (void)tree_remove(last->nursery->scratch.dir);
+    struct nursery *nursery = last->nursery;
+    yard_done(&nursery->yard);
+    if (nursery->own_scratch)
+        scratch_empty(&nursery->scratch);
+    else
+        (void)tree_remove(nursery->scratch.dir);
 }
 
 /* Not from inside lane_drain(): the lanes end here. */

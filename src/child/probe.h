@@ -4,8 +4,10 @@
 
 #include "child/contain.h"
 
-/* thorough: make a PID namespace to see whether that works, although version 2 cgroups do. */
-void probe_host(struct contain_host *ret, bool thorough);
+/* name: the first version 2 cgroup that is made is the directory of this name below the own one, and stays when that hierarchy
+ * is usable.  NULL: a directory of the probe's own, and everything is tried: each controller, and a PID namespace although
+ * version 2 cgroups do. */
+void probe_host(struct contain_host *ret, const char *name);
 
 /* Is word in a list separated by blanks? */
 bool probe_word(const char *list, const char *word);

@@ -34,6 +34,21 @@ int scratch_init(struct scratch *scratch, const char *dir)
     return r;
 }
 
+/* The name of a spare. */
+static const char *spare_name(char ret[static 32], unsigned number)
+{
+    (void)snprintf(ret, 32, "spare.%u", number);
+    return ret;
+}
+
+void scratch_empty(struct scratch *scratch)
+{
+    char name[32];
+    while (scratch->spare_count > 0)
+        (void)unlinkat(scratch->fd, spare_name(name, scratch->spares[--scratch->spare_count]),
+                       AT_REMOVEDIR);
+}
+
 void scratch_done(struct scratch *scratch)
 {
     if (scratch->dir != NULL && scratch->fd >= 0)
@@ -47,7 +62,7 @@ static int make(struct scratch *scratch, const char *name)
 {
     if (scratch->spare_count > 0) {
         char spare[32];
-        (void)snprintf(spare, sizeof spare, "spare.%u", scratch->spares[scratch->spare_count - 1]);
+        (void)spare_name(spare, scratch->spares[scratch->spare_count - 1]);
         int r =
             renameat2(scratch->fd, spare, scratch->fd, name, RENAME_NOREPLACE) == 0 ? 0 : -errno;
         if (r == -EEXIST)
@@ -100,7 +115,7 @@ bool scratch_give(struct scratch *scratch, const char *path, bool reuse)
     if (reuse && scratch->spare_count < SCRATCH_SPARES && untouched(scratch->fd, name)) {
         char spare[32];
         unsigned number = scratch->next++;
-        (void)snprintf(spare, sizeof spare, "spare.%u", number);
+        (void)spare_name(spare, number);
         if (renameat2(scratch->fd, name, scratch->fd, spare, RENAME_NOREPLACE) == 0) {
             scratch->spares[scratch->spare_count++] = number;
             return true;

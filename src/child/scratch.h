@@ -23,7 +23,8 @@ struct scratch {
 
 /* Make `dir` and what is above it.  Takes a copy.  0 or -errno. */
 MUST_CHECK int scratch_init(struct scratch *scratch, const char *dir);
-void scratch_done(struct scratch *scratch); /* frees, removes nothing */
+void scratch_empty(struct scratch *scratch); /* removes the spares */
+void scratch_done(struct scratch *scratch);  /* frees, removes nothing */
 
 /* A directory "<dir>/<label>.<kind>" that nobody has used under this name; a name that a dead attempt left gets a number.
  * *ret: malloc'ed path.  0 or -errno. */

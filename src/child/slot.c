@@ -84,18 +84,6 @@ static void delegate(struct yard *yard)
     (void)cgroup_write(base, "cgroup.subtree_control", "+memory +pids +cpu");
 }
 
-/* Make a base directory, or take over an empty one that was left behind.  ret "" on failure. */
-static int make_base(const char *own, const char *name, char ret[CGROUP_PATH_MAX])
-{
-    int n = snprintf(ret, CGROUP_PATH_MAX, "%s/%s", own, name);
-    int r = n >= CGROUP_PATH_MAX - 32 ? -ENAMETOOLONG : 0;
-    if (r == 0 && mkdir(ret, 0755) != 0 && errno != EEXIST)
-        r = -errno;
-    if (r < 0)
-        ret[0] = 0;
-    return r;
-}
-
 int yard_init(struct yard *yard, const char *worker, struct kinship *kinship,
               struct mandor_err *err)
 {
@@ -107,12 +95,9 @@ int yard_init(struct yard *yard, const char *worker, struct kinship *kinship,
         return err_set(err, -EINVAL, FAULT_CALLER,
                        "worker name '%s': expected 1 to 100 characters without '/'", worker);
 
-    probe_host(&yard->host, false);
+    probe_host(&yard->host, yard->name); /* which makes the base */
     if (yard->host.v2.usable) {
-        int r = make_base(yard->host.v2.base, yard->name, yard->base);
-        if (r < 0)
-            return err_set(err, r, FAULT_HOST, "make cgroup '%s/%s'", yard->host.v2.base,
-                           yard->name);
+        (void)snprintf(yard->base, sizeof yard->base, "%.380s/%s", yard->host.v2.base, yard->name);
         delegate(yard);
     }
     for (int i = 0; i < SLOT_LIMITS; i++) { /* version 1 bases are made when a job needs them */

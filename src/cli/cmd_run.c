@@ -36,8 +36,7 @@ struct run {
 };
 
 static const int watched[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT };
-_Static_assert(ARRAY_LEN(watched) == ARRAY_LEN(((struct run *)0)->signals),
-               "one handle a signal");
+_Static_assert(ARRAY_LEN(watched) == ARRAY_LEN(((struct run *)0)->signals), "one handle a signal");
 
 /* ---- the result ---- */
 
@@ -182,6 +181,7 @@ static int start_parts(struct run *run, int guard_fd, struct mandor_err *err)
     struct nursery_options options = {
         .name = run->name,
         .scratch_dir = run->scratch,
+        .own_scratch = true,
         .adopt_orphans = true,
         .guard_fd = guard_fd,
         .on_guard_lost = on_guard_lost,

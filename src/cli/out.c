@@ -29,8 +29,6 @@ void out_setup(void)
     const char *no_color = getenv("NO_COLOR");
 
     (void)signal(SIGPIPE, SIG_IGN);
-    (void)setlocale(LC_CTYPE,
-                    "C.UTF-8"); /* for wcwidth(3); without it every character counts as one */
     colour = isatty(STDOUT_FILENO) && (no_color == NULL || no_color[0] == '\0') &&
              (term == NULL || !str_eq(term, "dumb"));
 }
@@ -222,6 +220,13 @@ int text_escape(struct buf *buf, const char *bytes, size_t len)
 
 static size_t char_width(uint32_t c)
 {
+    static bool
+        knows_widths; /* loading them costs `run`, which never asks, a twentieth of its time */
+    if (!knows_widths && c > '~') {
+        (void)setlocale(LC_CTYPE,
+                        "C.UTF-8"); /* where it is not there every character counts as one */
+        knows_widths = true;
+    }
     int width = wcwidth((wchar_t)c);
     return width >= 0 ? (size_t)width : 1;
 }

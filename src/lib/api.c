@@ -95,7 +95,10 @@ int mandor_new(uv_loop_t *loop, const char *name, const char *scratch_dir, struc
         goto fail;
 
     struct nursery_options options = {
-        .name = name, .scratch_dir = scratch_dir != NULL ? scratch_dir : mandor->own_scratch, .guard_fd = -1
+        .name = name,
+        .scratch_dir = scratch_dir != NULL ? scratch_dir : mandor->own_scratch,
+        .own_scratch = scratch_dir == NULL,
+        .guard_fd = -1,
     };
     if ((r = env_passed(NULL, &mandor->env_pass)) < 0 || (r = filter_pool_new(loop, BUFFER_MAX, &mandor->filters)) < 0) {
         (void)err_set(err, r, FAULT_HOST, "start libmandor");

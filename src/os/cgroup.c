@@ -81,7 +81,7 @@ int cgroup_parse_mount(const char *text, const char *controller, char ret_point[
         line[len] = 0;
         text = *end == 0 ? end : end + 1;
 
-        const char *tail = strstr(line, " - ");
+        const char *tail = strstr(line, " - cgroup");
         if (tail == NULL || sscanf(line, "%*d %*d %*s %511s %511s", root, point) != 2 ||
             sscanf(tail, " - %31s %*s %511s", type, super) != 2)
             continue;
@@ -125,17 +125,29 @@ static char *read_whole(const char *path)
     return text;
 }
 
-int cgroup_own(const char *controller, char ret[CGROUP_PATH_MAX])
+int cgroup_self_read(struct cgroup_self *ret)
 {
-    SCOPED_FREE char *self = read_whole("/proc/self/cgroup");
-    SCOPED_FREE char *mounts = read_whole("/proc/self/mountinfo");
-    if (self == NULL || mounts == NULL)
-        return -errno;
+    *ret = (struct cgroup_self){ .cgroup = read_whole("/proc/self/cgroup") };
+    if (ret->cgroup != NULL && (ret->mounts = read_whole("/proc/self/mountinfo")) != NULL)
+        return 0;
+    int r = -errno;
+    cgroup_self_done(ret);
+    return r;
+}
 
+void cgroup_self_done(struct cgroup_self *self)
+{
+    free(self->cgroup);
+    free(self->mounts);
+    *self = (struct cgroup_self){ 0 };
+}
+
+int cgroup_own(const struct cgroup_self *self, const char *controller, char ret[CGROUP_PATH_MAX])
+{
     char path[CGROUP_PATH_MAX], point[CGROUP_PATH_MAX], root[CGROUP_PATH_MAX];
-    int r = cgroup_parse_self(self, controller, path);
+    int r = cgroup_parse_self(self->cgroup, controller, path);
     if (r == 0)
-        r = cgroup_parse_mount(mounts, controller, point, root);
+        r = cgroup_parse_mount(self->mounts, controller, point, root);
     if (r < 0)
         return r;
 

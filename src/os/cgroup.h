@@ -21,8 +21,16 @@ MUST_CHECK int cgroup_parse_self(const char *text, const char *controller,
 MUST_CHECK int cgroup_parse_mount(const char *text, const char *controller,
                                   char ret_point[CGROUP_PATH_MAX], char ret_root[CGROUP_PATH_MAX]);
 
+/* Where this process is: the texts of /proc/self/cgroup and mountinfo, read once for questions about several hierarchies. */
+struct cgroup_self {
+    char *cgroup, *mounts;
+};
+MUST_CHECK int cgroup_self_read(struct cgroup_self *ret); /* 0 or -errno */
+void cgroup_self_done(struct cgroup_self *self);
+
 /* The directory of this process's own cgroup.  0, -ENOENT (not mounted), -EXDEV (outside of what is mounted), -errno. */
-MUST_CHECK int cgroup_own(const char *controller, char ret[CGROUP_PATH_MAX]);
+MUST_CHECK int cgroup_own(const struct cgroup_self *self, const char *controller,
+                          char ret[CGROUP_PATH_MAX]);
 
 /* One file of a cgroup.  write: 0 or -errno.  read: bytes (text is terminated) or -errno. */
 int cgroup_write(int dir, const char *file, const char *text);
