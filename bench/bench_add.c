@@ -24,14 +24,12 @@ int main(int argc, char **argv)
     if (uv_loop_init(&loop) != 0 || broker_open(argv[1], &loop, false, &broker, &err) < 0 ||
         spec_from_json(job, NULL, &spec, &err) < 0)
         refuse(&err);
-    json_t *json = spec_to_json(spec);
 
     int64_t start_ns = now_ns();
     for (int64_t i = 0; i < count; i++) {
         struct broker_added added = { 0 };
         struct broker_req req = { .op = BROKER_ADD };
         req.add.specs = (const struct spec *const *)&spec;
-        req.add.jsons = (const json_t *const *)&json;
         req.add.count = 1;
         req.add.added = &added;
         if (broker_wait(broker, &req) < 0)
@@ -43,7 +41,6 @@ int main(int argc, char **argv)
     broker_close(broker, NULL, NULL);
     (void)uv_run(&loop, UV_RUN_DEFAULT);
     (void)uv_loop_close(&loop);
-    json_decref(json);
     json_decref(job);
     (void)spec_free(spec);
     return 0;

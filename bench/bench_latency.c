@@ -14,7 +14,6 @@ struct probe {
     struct broker *broker;
     int listener;
     struct spec *spec;
-    json_t *json;
     char id[64]; /* of the job added last */
 };
 
@@ -41,7 +40,6 @@ static void add(struct probe *probe)
     struct broker_req req = { .op = BROKER_ADD };
 
     req.add.specs = (const struct spec *const *)&probe->spec;
-    req.add.jsons = (const json_t *const *)&probe->json;
     req.add.count = 1;
     req.add.added = &added;
     if (broker_wait(probe->broker, &req) < 0)
@@ -111,7 +109,6 @@ int main(int argc, char **argv)
     if (uv_loop_init(&loop) != 0 || broker_open(argv[1], &loop, false, &probe.broker, &err) < 0 ||
         spec_from_json(job, NULL, &probe.spec, &err) < 0)
         refuse(&err);
-    probe.json = spec_to_json(probe.spec);
 
     printf("[");
     for (int64_t i = 0; i < count; i++)
@@ -123,7 +120,6 @@ int main(int argc, char **argv)
     (void)uv_loop_close(&loop);
     (void)close(probe.listener);
     (void)unlink(argv[2]);
-    json_decref(probe.json);
     json_decref(job);
     (void)spec_free(probe.spec);
     return 0;

@@ -1,7 +1,8 @@
 /* json.c - contract in json.h. */
 #include "base/json.h"
 
-#include "base/buf.h"
+#include <stdio.h>
+
 #include "base/utf8.h"
 
 /* The string token that ends before text[end], without its quotes: jansson names short ones only. */
@@ -67,69 +68,173 @@ int json_parse(const char *text, size_t len, json_t **ret, struct mandor_err *er
     return 0;
 }
 
-static bool has_real(const json_t *json)
-{
-    const char *key;
-    json_t *value;
-    size_t i;
+/* jansson's own writer is not used: out of memory it may leave a key out ({":1}), 0.2 becomes 0.20000000000000001, and it
+ * hands over a few bytes at a time. */
 
-    json_object_foreach((json_t *)json, key, value)
-        if (has_real(value))
-            return true;
-    json_array_foreach(json, i, value)
-        if (has_real(value))
-            return true;
-    return json_is_real(json);
+static int write_escape(struct buf *buf, unsigned char c)
+{
+    static const char names[32] = { ['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f', ['\r'] = 'r' };
+
+    if (c == '"' || c == '\\')
+        return buf_add(buf, (char[]){ '\\', (char)c }, 2);
+    if (names[c] != '\0')
+        return buf_add(buf, (char[]){ '\\', names[c] }, 2);
+    return buf_addf(buf, "\\u%04X", c);
 }
 
-struct dump {
-    struct buf text;
-    bool failed;
-};
-
-static int add_piece(const char *bytes, size_t len, void *arg)
+static int write_string(struct buf *buf, const char *text, size_t len)
 {
-    struct dump *dump = arg;
-
-    if (dump->failed || buf_add(&dump->text, bytes, len) < 0)
-        dump->failed = true;
-    return dump->failed ? -1 : 0;
+    int r = buf_reserve(buf, len + 2);
+    if (r == 0)
+        r = buf_add(buf, "\"", 1);
+    for (size_t at = 0; r == 0 && at < len;) {
+        size_t run = at;
+        while (run < len && (unsigned char)text[run] >= 0x20 && text[run] != '"' && text[run] != '\\')
+            run++;
+        r = buf_add(buf, text + at, run - at);
+        if (r == 0 && run < len)
+            r = write_escape(buf, (unsigned char)text[run++]);
+        at = run;
+    }
+    return r == 0 ? buf_add(buf, "\"", 1) : r;
 }
 
-/* json_dumps() of jansson 2.14 overlooks a failure to write an object's key: out of memory it may return a text without
- * it, {":1}.  Our own buffer remembers.  digits: of reals, at most 17; 0 = 17.  malloc'ed text or NULL. */
-static char *dump_text(const json_t *json, size_t digits)
+/* 1e+300 is 1e300, and 1e-07 is 1e-7. */
+static void shorten_exponent(char *text)
 {
-    struct dump dump = { .failed = false };
-    size_t flags = JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(digits);
+    char *to = strchr(text, 'e');
+    if (to == NULL)
+        return;
 
-    if (json_dump_callback(json, add_piece, &dump, flags) == 0 && !dump.failed)
-        return buf_steal(&dump.text);
-    buf_done(&dump.text);
-    return NULL;
+    const char *from = ++to;
+    if (*from == '-')
+        to++;
+    from++; /* printf(3) always writes the sign */
+    from += strspn(from, "0");
+    memmove(to, from, strlen(from) + 1);
 }
 
-/* With 17 digits 0.2 is 0.20000000000000001.  Fewer are used where they mean the same. */
-static char *dump_short(const json_t *json, size_t digits)
+/* The shortest of 15 to 17 digits that means the same. */
+static int write_real(struct buf *buf, double value)
 {
-    char *text = dump_text(json, digits);
-    SCOPED_JSON *again = text != NULL ? json_loads(text, JSON_DECODE_ANY, NULL) : NULL;
+    char text[32];
+    double again;
 
-    if (again != NULL && json_equal(json, again))
-        return text;
-    free(text);
-    return NULL;
+    for (int digits = 15; digits <= 17; digits++) {
+        (void)snprintf(text, sizeof text, "%.*g", digits, value);
+        again = strtod(text, NULL);
+        if (!(again < value) && !(again > value))
+            break;
+    }
+    char *mark = text + strspn(text, "-0123456789");
+    if (*mark != '\0' && *mark != 'e') /* the decimal point, whatever the locale calls it */
+        *mark = '.';
+    shorten_exponent(mark);
+    int r = buf_adds(buf, text);
+    return r == 0 && *mark == '\0' ? buf_adds(buf, ".0") : r; /* 3.0 stays a real */
+}
+
+static int write_integer(struct buf *buf, json_int_t value)
+{
+    char text[24];
+    int len = snprintf(text, sizeof text, "%" JSON_INTEGER_FORMAT, value);
+
+    return buf_add(buf, text, (size_t)len);
+}
+
+/* A new line, indented; nothing in compact text. */
+static int write_break(struct buf *buf, int indent, int depth)
+{
+    return indent == 0 ? 0 : buf_addf(buf, "\n%*s", indent * depth, "");
+}
+
+static int write_value(struct buf *buf, const json_t *json, int indent, int depth);
+
+static int write_array(struct buf *buf, const json_t *array, int indent, int depth)
+{
+    size_t count = json_array_size(array);
+    int r = buf_add(buf, "[", 1);
+
+    for (size_t i = 0; r == 0 && i < count; i++) {
+        r = i > 0 ? buf_add(buf, ",", 1) : 0;
+        if (r == 0)
+            r = write_break(buf, indent, depth + 1);
+        if (r == 0)
+            r = write_value(buf, json_array_get(array, i), indent, depth + 1);
+    }
+    if (r == 0 && count > 0)
+        r = write_break(buf, indent, depth);
+    return r == 0 ? buf_add(buf, "]", 1) : r;
+}
+
+static int write_object(struct buf *buf, const json_t *object, int indent, int depth)
+{
+    json_t *mutable = (json_t *)object; /* iterating changes nothing */
+    void *iter = json_object_iter(mutable);
+    bool any = iter != NULL;
+    int r = buf_add(buf, "{", 1);
+
+    for (bool first = true; r == 0 && iter != NULL; first = false) {
+        const char *key = json_object_iter_key(iter);
+        r = first ? 0 : buf_add(buf, ",", 1);
+        if (r == 0)
+            r = write_break(buf, indent, depth + 1);
+        if (r == 0)
+            r = write_string(buf, key, json_object_iter_key_len(iter));
+        if (r == 0)
+            r = buf_add(buf, ": ", indent > 0 ? 2 : 1);
+        if (r == 0)
+            r = write_value(buf, json_object_iter_value(iter), indent, depth + 1);
+        iter = json_object_iter_next(mutable, iter);
+    }
+    if (r == 0 && any)
+        r = write_break(buf, indent, depth);
+    return r == 0 ? buf_add(buf, "}", 1) : r;
+}
+
+static int write_value(struct buf *buf, const json_t *json, int indent, int depth)
+{
+    switch (json_typeof(json)) {
+    case JSON_OBJECT:
+        return write_object(buf, json, indent, depth);
+    case JSON_ARRAY:
+        return write_array(buf, json, indent, depth);
+    case JSON_STRING:
+        return write_string(buf, json_string_value(json), json_string_length(json));
+    case JSON_INTEGER:
+        return write_integer(buf, json_integer_value(json));
+    case JSON_REAL:
+        return write_real(buf, json_real_value(json));
+    case JSON_TRUE:
+        return buf_add(buf, "true", 4);
+    case JSON_FALSE:
+        return buf_add(buf, "false", 5);
+    case JSON_NULL:
+        return buf_add(buf, "null", 4);
+    }
+    BUG("a JSON value of no type");
+}
+
+int json_write(struct buf *buf, const json_t *json)
+{
+    return json == NULL ? -ENOMEM : write_value(buf, json, 0, 0);
+}
+
+static char *text_of(const json_t *json, int indent)
+{
+    SCOPED_BUF buf = { 0 };
+
+    return json != NULL && write_value(&buf, json, indent, 0) == 0 ? buf_steal(&buf) : NULL;
 }
 
 char *json_text(const json_t *json)
 {
-    if (has_real(json))
-        for (size_t digits = 15; digits < 17; digits++) {
-            char *text = dump_short(json, digits);
-            if (text != NULL)
-                return text;
-        }
-    return dump_text(json, 0);
+    return text_of(json, 0);
+}
+
+char *json_text_indented(const json_t *json)
+{
+    return text_of(json, 2);
 }
 
 json_t *json_bytes(const void *bytes, size_t len)
@@ -198,12 +303,12 @@ static int get_b64(const json_t *b64, char **ret, size_t *ret_len, struct mandor
 
 int json_bytes_get(const json_t *json, char **ret, size_t *ret_len, struct mandor_err *err)
 {
-    const json_t *b64 = json_object_get(json, "b64");
-
-    if (json_is_object(json) && json_object_size(json) == 1 && json_is_string(b64))
-        return get_b64(b64, ret, ret_len, err);
-    if (!json_is_string(json))
+    if (!json_is_string(json)) {
+        const json_t *b64 = json_object_get(json, "b64");
+        if (json_object_size(json) == 1 && json_is_string(b64))
+            return get_b64(b64, ret, ret_len, err);
         return err_set(err, -EINVAL, FAULT_CALLER, "expected a string or {\"b64\": \"...\"}");
+    }
 
     size_t len = json_string_length(json);
     char *bytes = malloc(len + 1);

@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 
+#include "base/buf.h"
 #include "base/err.h"
 #include "base/macro.h"
 
@@ -18,8 +19,11 @@ static inline void json_decref_cleanup_(json_t **json)
  * Returns 0 (*ret is a new reference) or -EINVAL with line, column and byte offset in *err, or -ENOMEM. */
 MUST_CHECK int json_parse(const char *text, size_t len, json_t **ret, struct mandor_err *err);
 
-/* Compact text of json (malloc'ed), or NULL when out of memory.  Use this and not json_dumps(), which then may lose a key. */
+/* Append the compact text of json, members in their order.  0 or -ENOMEM, also for NULL: what a failed json_…() left. */
+MUST_CHECK int json_write(struct buf *buf, const json_t *json);
+/* The same as malloc'ed text, compact or for people; NULL when out of memory.  json_dumps() would then lose a key. */
 char *json_text(const json_t *json);
+char *json_text_indented(const json_t *json);
 
 /* A JSON string when bytes are valid UTF-8 without NUL, else {"b64": "…"}.  New reference or NULL. */
 json_t *json_bytes(const void *bytes, size_t len);

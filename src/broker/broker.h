@@ -66,7 +66,6 @@ struct broker_req {
     union {
         struct {
             const struct spec *const *specs; /* borrowed until done */
-            const json_t *const *jsons;      /* their canonical JSON, borrowed */
             size_t count;
             struct broker_added {
                 char id[64];

@@ -23,10 +23,10 @@ static int existing_id(struct store *store, const struct spec *spec, int64_t *re
     return r;
 }
 
-static int add_one(struct store *store, const struct spec *spec, const json_t *json, int64_t wall,
+static int add_one(struct store *store, const struct spec *spec, int64_t wall,
                    struct broker_added *ret)
 {
-    SCOPED_FREE char *text = json_text(json);
+    SCOPED_FREE char *text = spec_to_text(spec);
     if (text == NULL) {
         store->rc = SQLITE_NOMEM;
         return -ENOMEM;
@@ -126,7 +126,7 @@ int store_add(struct store *store, struct broker_req *req)
         }
         int r = see_queue(store, req, i);
         if (r == 0)
-            r = add_one(store, req->add.specs[i], req->add.jsons[i], wall, &req->add.added[i]);
+            r = add_one(store, req->add.specs[i], wall, &req->add.added[i]);
         if (r < 0)
             return store_error(store, &req->err);
         store->wake = true;

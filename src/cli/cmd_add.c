@@ -90,100 +90,19 @@ static int put(struct adder *adder, const json_t *job, size_t weight, struct man
     return intake_add(adder->intake, job, queue_defaults(adder, job), weight, err);
 }
 
-static int set_json(json_t *job, const char *key, const char *option, const char *text,
-                    struct mandor_err *err)
+/* Does the command line itself say this job option? */
+static bool says(const struct cli *cli, const char *key)
 {
-    json_t *value = NULL;
-    int r = json_parse(text, strlen(text), &value, err);
-    if (r < 0)
-        return err_wrap(err, r, "option '--%s'", option);
-    return json_object_set_new(job, key, value) < 0
-               ? err_set(err, -ENOMEM, FAULT_HOST, "read option '--%s'", option)
-               : 0;
-}
-
-static int set_text(json_t *job, const char *key, const char *text, struct mandor_err *err)
-{
-    json_t *value = json_string(text);
-    if (value == NULL)
-        return err_set(err, -EINVAL, FAULT_CALLER, "'%s': the text is not UTF-8", key);
-    return json_object_set_new(job, key, value) < 0
-               ? err_set(err, -ENOMEM, FAULT_HOST, "make the job")
-               : 0;
-}
-
-static int make_pool(struct cli *cli, json_t *job, struct mandor_err *err)
-{
-    int r = cli_text(cli, "pool") != NULL ? set_text(job, "pool", cli_text(cli, "pool"), err) : 0;
-    if (r == 0 && cli_text(cli, "data") != NULL)
-        r = set_json(job, "data", "data", cli_text(cli, "data"), err);
-    return r;
-}
-
-/* Read a whole file of code. */
-static int read_code(const char *path, struct buf *code, struct mandor_err *err)
-{
-    int fd = str_eq(path, "-") ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return err_set(err, -errno, FAULT_CALLER, "open '%s': %s", path, strerror(errno));
-
-    struct lines lines; /* as one line that only NUL, which code cannot hold, would end */
-    const char *text = NULL;
-    size_t len = 0;
-    enum lines_result result;
-    int r = 0;
-    lines_init(&lines, fd, '\0', LINES_MAX);
-    while (r == 0 && (result = lines_next(&lines, &text, &len)) == LINES_WANT)
-        r = lines_fill(&lines);
-    if (r < 0)
-        r = err_set(err, r, FAULT_CALLER, "read '%s': %s", path, strerror(-r));
-    else if (result == LINES_TOO_LONG)
-        r = err_set(err, -EINVAL, FAULT_CALLER, "'%s' is longer than %zu bytes", path, LINES_MAX);
-    else if (result == LINES_LINE && buf_add(code, text, len) < 0)
-        r = err_set(err, -ENOMEM, FAULT_HOST, "read '%s'", path);
-    lines_done(&lines);
-    if (fd != STDIN_FILENO)
-        (void)close(fd);
-    return r;
-}
-
-static int make_python(struct cli *cli, json_t *job, struct mandor_err *err)
-{
-    SCOPED_BUF code = { .data = NULL };
-    json_t *python = json_object();
-    const char *package;
-
-    int r = python == NULL || json_object_set_new(job, "python", python) < 0
-                ? err_set(err, -ENOMEM, FAULT_HOST, "make the job")
-                : read_code(cli_text(cli, "python"), &code, err);
-    if (r == 0)
-        r = set_text(python, "code", code.data != NULL ? code.data : "", err);
-    if (r == 0 && cli_text(cli, "params") != NULL)
-        r = set_json(python, "params", "params", cli_text(cli, "params"), err);
-    if (r == 0 && cli_text(cli, "runtime") != NULL)
-        r = set_text(python, "runtime", cli_text(cli, "runtime"), err);
-    if (r == 0 && cli_text(cli, "package") != NULL &&
-        json_object_set_new(python, "packages", json_array()) < 0)
-        r = err_set(err, -ENOMEM, FAULT_HOST, "make the job");
-    for (size_t i = 0; r == 0 && (package = cli_text_nth(cli, "package", i)) != NULL; i++)
-        if (json_array_append_new(json_object_get(python, "packages"), json_string(package)) < 0)
-            r = err_set(err, -EINVAL, FAULT_CALLER, "option '--package': the text is not UTF-8");
-    return r;
+    return json_object_get(cli->job, key) != NULL;
 }
 
 static int add_one(struct adder *adder, struct mandor_err *err)
 {
-    struct cli *cli = adder->cli;
-    json_t *job = cli->job;
-    int r = 0;
+    const struct cli *cli = adder->cli;
 
-    if (cli_text(cli, "pool") != NULL || cli_text(cli, "data") != NULL)
-        r = make_pool(cli, job, err);
-    else if (cli_text(cli, "python") != NULL)
-        r = make_python(cli, job, err);
-    else if (job_set_exec(job, cli->args, cli->arg_count) < 0)
-        r = err_set(err, -ENOMEM, FAULT_HOST, "make the job");
-    return r < 0 ? r : put(adder, job, 0, err);
+    if (cli->arg_count > 0 && job_set_exec(cli->job, cli->args, cli->arg_count) < 0)
+        return err_set(err, -ENOMEM, FAULT_HOST, "make the job");
+    return put(adder, cli->job, 0, err);
 }
 
 /* ---- many jobs ---- */
@@ -337,33 +256,26 @@ static int add_each(struct adder *adder, struct mandor_err *err)
 /* Exactly one source of jobs.  Returns 0, or the exit code after a complaint. */
 static int check_usage(const struct cli *cli)
 {
-    bool from = cli_text(cli, "from") != NULL, each = cli_flag(cli, "each"),
-         pool = cli_text(cli, "pool") != NULL, python = cli_text(cli, "python") != NULL;
-    bool command = cli->arg_count > 0, data = cli_text(cli, "data") != NULL, place = false;
+    bool from = cli_text(cli, "from") != NULL, each = cli_flag(cli, "each");
+    bool pool = says(cli, "pool"), data = says(cli, "data"), command = cli->arg_count > 0;
+    bool place = false;
 
     for (size_t i = 0; i < cli->arg_count; i++)
         place = place || strstr(cli->args[i], PLACE) != NULL;
 
-    if (from + each + pool + python > 1)
-        return cli_usage(cli,
-                         "only one of '--from', '--each', '--pool' and '--python' can be given");
-    if (command && (from || pool || python))
+    if (from && each)
+        return cli_usage(cli, "only one of '--from' and '--each' can be given");
+    if (command && (from || pool))
         return cli_usage(cli, "unexpected '%.64s': '--%s' takes no command", cli->args[0],
-                         from   ? "from"
-                         : pool ? "pool"
-                                : "python");
-    if (!command && !from && !pool && !python && !data)
+                         from ? "from" : "pool");
+    if (command && data)
+        return cli_usage(cli, "'--data' goes with '--pool', which takes no command");
+    if (!command && !from && !pool && !data) /* data alone is for the pool of the queue */
         return cli_usage(cli, "no command; usage: mandor add -- CMD [ARG…]");
     if (each && !place)
         return cli_usage(cli, "'--each' needs " PLACE " in the command, where the line goes");
     if (cli_flag(cli, "null") && !each)
         return cli_usage(cli, "'--null' goes with '--each'");
-    if (data && (command || from || python)) /* alone it is for the pool of the queue */
-        return cli_usage(cli, "'--data' goes with '--pool'");
-    if ((cli_text(cli, "params") != NULL || cli_text(cli, "runtime") != NULL ||
-         cli_text(cli, "package") != NULL) &&
-        !python)
-        return cli_usage(cli, "'--params', '--package' and '--runtime' go with '--python'");
     return EXIT_OK;
 }
 

@@ -158,8 +158,6 @@ int cmd_rm(struct cli *cli)
 /* Cancelled is what was asked for; that a job ended by itself first is no failure of the command either. */
 static int count_ended(const struct cli *cli, const json_t *record)
 {
-    (void)cli;
-    (void)record;
     return EXIT_OK;
 }
 

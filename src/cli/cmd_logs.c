@@ -185,7 +185,7 @@ static int follow_live(struct logs *logs, const char *worker, struct mandor_err 
     SCOPED_BUF line = { .data = NULL };
     SCOPED(live_close) struct live *live = NULL;
     json_t *ask = json_pack("{s:s}", "follow", logs->id);
-    char *text = json_dumps(ask, JSON_COMPACT);
+    char *text = ask != NULL ? json_text(ask) : NULL;
     int r = text == NULL ? -ENOMEM : buf_addf(&line, "%s\n", text);
 
     free(text);

@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/units.h"
 #include "cli/cli.h"
 #include "cli/client.h"
@@ -39,7 +40,7 @@ static int print_value(const char *label, const json_t *value)
     if (json_is_string(value))
         return print_field(label, json_string_value(value));
 
-    char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
+    char *text = json_text(value);
     int r = text != NULL ? print_field(label, text) : -ENOMEM;
     free(text);
     return r;

@@ -125,7 +125,7 @@ static int add_running(struct table *table, const json_t *worker, const json_t *
     char time[UNITS_TEXT_SIZE], out[UNITS_TEXT_SIZE], err[UNITS_TEXT_SIZE];
     const json_t *progress = json_object_get(job, "progress");
     char *said = progress != NULL && !json_is_null(progress)
-                     ? json_dumps(progress, JSON_COMPACT | JSON_ENCODE_ANY)
+                     ? json_text(progress)
                      : strdup("");
 
     if (said == NULL)

@@ -13,7 +13,6 @@ struct batch {
     bool busy; /* with the broker */
     size_t count, weight;
     struct spec *specs[INTAKE_BATCH];
-    json_t *jsons[INTAKE_BATCH];
     struct broker_added added[INTAKE_BATCH];
 };
 
@@ -46,10 +45,8 @@ int intake_new(struct client *client, const struct intake_events *events, void *
 
 static void empty_batch(struct batch *batch)
 {
-    for (size_t i = 0; i < batch->count; i++) {
+    for (size_t i = 0; i < batch->count; i++)
         (void)spec_free(batch->specs[i]);
-        json_decref(batch->jsons[i]);
-    }
     batch->count = 0;
     batch->weight = 0;
 }
@@ -108,7 +105,6 @@ static int send_batch(struct intake *intake, struct mandor_err *err)
                                       .done = on_done,
                                       .data = batch,
                                       .add = { .specs = (const struct spec *const *)batch->specs,
-                                               .jsons = (const json_t *const *)batch->jsons,
                                                .count = batch->count,
                                                .added = batch->added } };
     broker_submit(intake->client->broker, &batch->req);
@@ -132,13 +128,9 @@ int intake_add(struct intake *intake, const json_t *job, const json_t *defaults,
         r = job_check(spec, err);
     if (r < 0)
         return r;
-    json_t *json = spec_to_json(spec);
-    if (json == NULL)
-        return err_set(err, -ENOMEM, FAULT_HOST, "add a job");
 
     struct batch *batch = &intake->batches[intake->filling];
-    batch->specs[batch->count] = STEAL(spec);
-    batch->jsons[batch->count++] = json;
+    batch->specs[batch->count++] = STEAL(spec);
     batch->weight += weight;
     if (batch->count < INTAKE_BATCH && batch->weight < INTAKE_BATCH_BYTES)
         return failed(intake, err);

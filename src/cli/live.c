@@ -11,9 +11,7 @@
 #include "base/buf.h"
 #include "base/clock.h"
 
-#define LIVE_MAGIC  0x4c495645u
-#define LIVE_HEADER ((size_t)5) /* bytes */
-#define LIVE_SUFFIX ".live"
+#define LIVE_MAGIC 0x4c495645u
 
 struct live {
     uint32_t magic;

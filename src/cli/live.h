@@ -1,6 +1,4 @@
-/* live.h - a worker's live socket, <data_dir>/run/<worker>.live: who connects sends one line and then reads frames.
- *
- *     u8 kind │ u32 little-endian length │ payload
+/* live.h - a client of a worker's live socket (worker/live_frame.h): send one line, then read frames.
  *
  * Blocking with a time limit.  Main thread.
  */
@@ -9,16 +7,7 @@
 
 #include "base/err.h"
 #include "base/macro.h"
-
-enum live_kind {
-    LIVE_STDOUT = 1, /* bytes of the job */
-    LIVE_STDERR = 2,
-    LIVE_NOTICE = 3,   /* text for people: "[… 4096 bytes skipped]" */
-    LIVE_ENDED = 4,    /* the attempt is over: {"id", "attempt", "state", …} */
-    LIVE_SNAPSHOT = 5, /* {"worker", "running", "metrics", …} */
-};
-
-#define LIVE_PAYLOAD_MAX ((size_t)16 << 20) /* bytes */
+#include "worker/live_frame.h"
 
 struct live_frame {
     enum live_kind kind;

@@ -100,27 +100,26 @@ void out_line(const char *fmt, ...)
     note_failure();
 }
 
-static int print_json(const json_t *json, size_t flags)
+static int print_text(char *adopt_text)
 {
-    char *text = json_dumps(json, flags | JSON_ENCODE_ANY);
-    if (text == NULL)
+    if (adopt_text == NULL)
         return -ENOMEM;
 
     errno = 0;
-    (void)puts(text);
+    (void)puts(adopt_text);
     note_failure();
-    free(text);
+    free(adopt_text);
     return 0;
 }
 
 int out_json(const json_t *json)
 {
-    return print_json(json, JSON_COMPACT);
+    return print_text(json_text(json));
 }
 
 int out_json_pretty(const json_t *json)
 {
-    return print_json(json, out_is_terminal() ? JSON_INDENT(2) : JSON_COMPACT);
+    return print_text(out_is_terminal() ? json_text_indented(json) : json_text(json));
 }
 
 /* ---- style ---- */

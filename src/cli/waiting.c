@@ -60,7 +60,9 @@ static void look_at_all(struct waiting *waiting)
 
 static int wait_for_rest(struct waiting *waiting, int64_t timeout_ms)
 {
-    int64_t start_ms = clock_mono_ms(), pause_ms = POLL_FIRST_MS;
+    int64_t now_ms = clock_mono_ms(), pause_ms = POLL_FIRST_MS;
+    bool bounded = timeout_ms >= 0 && timeout_ms < INT64_MAX - now_ms;
+    int64_t until_ms = bounded ? now_ms + timeout_ms : INT64_MAX;
 
     for (;;) {
         look_at_all(waiting);
@@ -68,7 +70,7 @@ static int wait_for_rest(struct waiting *waiting, int64_t timeout_ms)
         if (waiting->count == 0 || waiting->code >= EXIT_NOT_FOUND)
             return waiting->code;
 
-        int64_t left_ms = timeout_ms < 0 ? INT64_MAX : start_ms + timeout_ms - clock_mono_ms();
+        int64_t left_ms = until_ms - clock_mono_ms();
         if (left_ms <= 0) {
             cli_warn(waiting->cli, "the time is over, and %zu of the jobs had not ended: %s%s",
                      waiting->count, waiting->ids[0], waiting->count > 1 ? ", …" : "");

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include "base/buf.h"
@@ -66,7 +67,7 @@ static const struct option rows[] = {
 #undef OPTION
 };
 
-_Static_assert(ARRAY_LEN(rows) <= 64, "struct spec's `given` has a bit for each row");
+_Static_assert(ARRAY_LEN(rows) <= OPTIONS_MAX, "struct spec's `given` has a bit for each row");
 
 size_t option_count(void)
 {
@@ -82,7 +83,7 @@ const struct spec_option *spec_options(size_t *ret_count)
 int option_by_key(const char *key)
 {
     for (size_t i = 0; i < ARRAY_LEN(public_rows); i++)
-        if (str_eq(public_rows[i].key, key))
+        if (public_rows[i].key[0] == key[0] && str_eq(public_rows[i].key, key))
             return (int)i;
     return -ENOENT;
 }
@@ -93,15 +94,6 @@ int option_by_flag(const char *flag)
         if (public_rows[i].flag != NULL && str_eq(public_rows[i].flag, flag))
             return (int)i;
     return -ENOENT;
-}
-
-json_t *option_lookup(int row, const json_t *job)
-{
-    const char *key = public_rows[row].key, *dot = strchr(key, '.');
-
-    if (dot == NULL)
-        return json_object_get(job, key);
-    return json_object_get(json_object_getn(job, key, (size_t)(dot - key)), dot + 1);
 }
 
 int option_wrap(struct mandor_err *err, int code, const char *key)
@@ -197,13 +189,13 @@ static int no_nul(const struct spec_str *text, struct mandor_err *err)
                          nul - text->bytes + 1);
 }
 
-static int arg_fits(size_t len, const char *where, struct mandor_err *err)
+static int arg_fits(size_t len, struct mandor_err *err)
 {
     return len <= ARG_BYTES_MAX ? 0
                                 : err_set(err, -EINVAL, FAULT_CALLER,
-                                          "%s: %zu bytes long, Linux takes at most %zu in one "
-                                          "string; pass it by stdin or a file",
-                                          where, len, ARG_BYTES_MAX);
+                                          "%zu bytes long, Linux takes at most %zu in one string; "
+                                          "pass it by stdin or a file",
+                                          len, ARG_BYTES_MAX);
 }
 
 /* ---- numbers ---- */
@@ -589,23 +581,25 @@ static bool strs_same(const void *a, const void *b)
     return true;
 }
 
+static int check_arg(const struct spec_str *arg, size_t i, struct mandor_err *err)
+{
+    int r = no_nul(arg, err);
+    if (r == 0 && i == 0 && arg->len == 0)
+        return err_set(err, -EINVAL, FAULT_CALLER, "empty, expected a program");
+    return r == 0 ? arg_fits(arg->len, err) : r;
+}
+
 static int get_arg(const json_t *value, size_t i, struct spec_str *ret, struct mandor_err *err)
 {
-    struct mandor_err why = { 0 };
     char where[32];
 
-    (void)snprintf(where, sizeof where, "[%zu]", i);
-    int r = json_bytes_get(value, &ret->bytes, &ret->len, &why);
+    int r = json_bytes_get(value, &ret->bytes, &ret->len, err);
     if (r == 0)
-        r = no_nul(ret, &why);
-    if (r < 0) {
-        if (err != NULL)
-            *err = why;
-        return option_wrap(err, r, where);
-    }
-    if (i == 0 && ret->len == 0)
-        return err_set(err, -EINVAL, FAULT_CALLER, "[0]: empty, expected a program");
-    return arg_fits(ret->len, where, err);
+        r = check_arg(ret, i, err);
+    if (r == 0)
+        return 0;
+    (void)snprintf(where, sizeof where, "[%zu]", i);
+    return option_wrap(err, r, where);
 }
 
 static int argv_store(int row, const json_t *value, void *field, struct mandor_err *err)
@@ -665,27 +659,23 @@ static int get_variable(const char *name, const json_t *value, struct spec_str *
                         struct mandor_err *err)
 {
     SCOPED_FREE char *bytes = NULL;
-    struct mandor_err why = { 0 };
     struct spec_str text = { 0 };
+    size_t name_len = strlen(name);
     char where[80];
 
     int r = check_name(name, err);
     if (r < 0)
         return r;
-    (void)snprintf(where, sizeof where, ".%.60s", name);
-    r = json_bytes_get(value, &text.bytes, &text.len, &why);
+    r = json_bytes_get(value, &text.bytes, &text.len, err);
     bytes = text.bytes;
     if (r == 0)
-        r = no_nul(&text, &why);
+        r = no_nul(&text, err);
+    if (r == 0)
+        r = arg_fits(name_len + 1 + text.len, err);
     if (r < 0) {
-        if (err != NULL)
-            *err = why;
+        (void)snprintf(where, sizeof where, ".%.60s", name);
         return option_wrap(err, r, where);
     }
-    size_t name_len = strlen(name);
-    r = arg_fits(name_len + 1 + text.len, where, err);
-    if (r < 0)
-        return r;
 
     ret->len = name_len + 1 + text.len;
     ret->bytes = malloc(ret->len + 1);
@@ -887,6 +877,43 @@ static void json_drop(void *field)
     *(json_t **)field = NULL;
 }
 
+/* ---- copies of defaults ---- */
+
+static int string_copy(const void *from, void *to)
+{
+    const char *text = *(char *const *)from;
+
+    *(char **)to = text != NULL ? strdup(text) : NULL;
+    return text == NULL || *(char **)to != NULL ? 0 : -ENOMEM;
+}
+
+static int bytes_copy(const void *from, void *to)
+{
+    const struct spec_str *text = from;
+    char *bytes = text->bytes != NULL ? malloc(text->len + 1) : NULL;
+
+    if (text->bytes == NULL)
+        return 0;
+    if (bytes == NULL)
+        return -ENOMEM;
+    memcpy(bytes, text->bytes, text->len + 1);
+    *(struct spec_str *)to = (struct spec_str){ .bytes = bytes, .len = text->len };
+    return 0;
+}
+
+static int ints_copy(const void *from, void *to)
+{
+    const struct ints *ints = from;
+    int *items = calloc(ints->count + 1, sizeof *items);
+
+    if (items == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < ints->count; i++)
+        items[i] = ints->items[i];
+    *(struct ints *)to = (struct ints){ .items = items, .count = ints->count };
+    return 0;
+}
+
 /* ---- the types ---- */
 
 struct type {
@@ -896,21 +923,22 @@ struct type {
     json_t *(*load)(int row, const void *field);
     bool (*same)(const void *a, const void *b);
     void (*drop)(void *field); /* NULL = holds no memory */
+    int (*copy)(const void *from, void *to); /* of a default that holds memory; NULL = there is none */
 };
 
 static const struct type types[] = {
-    [OPT_STRING] = { text_from_text, string_store, string_load, string_same, string_drop },
-    [OPT_BYTES] = { bytes_from_text, bytes_store, bytes_load, bytes_same, bytes_drop },
-    [OPT_INT] = { int_from_text, int_store, int_load, int_same, NULL },
-    [OPT_REAL] = { real_from_text, real_store, real_load, real_same, NULL },
-    [OPT_BOOL] = { bool_from_text, bool_store, bool_load, bool_same, NULL },
-    [OPT_DURATION] = { text_from_text, units_store, duration_load, int_same, NULL },
-    [OPT_SIZE] = { text_from_text, units_store, size_load, int_same, NULL },
-    [OPT_ENUM] = { text_from_text, enum_store, enum_load, enum_same, NULL },
-    [OPT_ENV] = { env_from_text, env_store, env_load, strs_same, strs_drop },
-    [OPT_ARGV] = { NULL, argv_store, argv_load, strs_same, strs_drop },
-    [OPT_INTS] = { ints_from_text, ints_store, ints_load, ints_same, ints_drop },
-    [OPT_JSON] = { json_from_text, json_store, json_load, json_same, json_drop },
+    [OPT_STRING] = { text_from_text, string_store, string_load, string_same, string_drop, string_copy },
+    [OPT_BYTES] = { bytes_from_text, bytes_store, bytes_load, bytes_same, bytes_drop, bytes_copy },
+    [OPT_INT] = { int_from_text, int_store, int_load, int_same, NULL, NULL },
+    [OPT_REAL] = { real_from_text, real_store, real_load, real_same, NULL, NULL },
+    [OPT_BOOL] = { bool_from_text, bool_store, bool_load, bool_same, NULL, NULL },
+    [OPT_DURATION] = { text_from_text, units_store, duration_load, int_same, NULL, NULL },
+    [OPT_SIZE] = { text_from_text, units_store, size_load, int_same, NULL, NULL },
+    [OPT_ENUM] = { text_from_text, enum_store, enum_load, enum_same, NULL, NULL },
+    [OPT_ENV] = { env_from_text, env_store, env_load, strs_same, strs_drop, NULL },
+    [OPT_ARGV] = { NULL, argv_store, argv_load, strs_same, strs_drop, NULL },
+    [OPT_INTS] = { ints_from_text, ints_store, ints_load, ints_same, ints_drop, ints_copy },
+    [OPT_JSON] = { json_from_text, json_store, json_load, json_same, json_drop, NULL },
 };
 
 static const struct type *type_of(int row)
@@ -955,7 +983,8 @@ void option_drop(int row, struct spec *spec)
         type_of(row)->drop(field_of(row, spec));
 }
 
-int option_store_default(int row, struct spec *spec)
+/* Parse the default into its field.  0 or -ENOMEM. */
+static int store_default(int row, struct spec *spec)
 {
     SCOPED_JSON *value = NULL;
 
@@ -972,24 +1001,31 @@ const struct spec *option_defaults(void)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static struct spec defaults;
-    static bool ready;
+    static atomic_bool ready;
 
+    if (atomic_load_explicit(&ready, memory_order_acquire))
+        return &defaults;
     (void)pthread_mutex_lock(&lock);
     if (!ready) {
         int r = 0;
         defaults.magic = SPEC_MAGIC;
         for (int row = 0; row < (int)ARRAY_LEN(rows) && r == 0; row++)
-            r = option_store_default(row, &defaults);
-        ready = r == 0; /* out of memory: the next caller tries again */
+            r = store_default(row, &defaults);
+        atomic_store_explicit(&ready, r == 0, memory_order_release); /* else the next caller tries again */
     }
     bool ok = ready;
     (void)pthread_mutex_unlock(&lock);
     return ok ? &defaults : NULL;
 }
 
-bool option_holds_memory(int row)
+int option_copy_default(int row, struct spec *spec)
 {
-    return type_of(row)->drop != NULL;
+    const struct type *type = type_of(row);
+
+    if (type->drop == NULL || public_rows[row].fallback[0] == '\0')
+        return 0; /* option_copy_numbers() did it; or it is empty */
+    BUG_ON(type->copy == NULL);
+    return type->copy(const_field_of(row, option_defaults()), field_of(row, spec));
 }
 
 int option_copy_numbers(struct spec *spec)
@@ -1002,7 +1038,7 @@ int option_copy_numbers(struct spec *spec)
     for (int row = 0; row < (int)ARRAY_LEN(rows); row++)
         if (public_rows[row].type == OPT_STRING || public_rows[row].type == OPT_JSON)
             *(void **)field_of(row, spec) = NULL;
-        else if (option_holds_memory(row)) /* pointer and length, or pointer and count */
+        else if (type_of(row)->drop != NULL) /* pointer and length, or pointer and count */
             memset(field_of(row, spec), 0, sizeof(struct spec_str));
     return 0;
 }

@@ -10,7 +10,8 @@
 
 #include "job/spec.h"
 
-#define SPEC_MAGIC 0x53504543u
+#define SPEC_MAGIC  0x53504543u
+#define OPTIONS_MAX 64 /* rows; struct spec's `given` has a bit for each */
 
 /* How many rows there are. */
 size_t option_count(void);
@@ -18,9 +19,6 @@ size_t option_count(void);
 /* Row of a JSON path, of a flag; or -ENOENT. */
 MUST_CHECK int option_by_key(const char *key);
 MUST_CHECK int option_by_flag(const char *flag);
-
-/* Value of row at its JSON path in job; borrowed, or NULL.  job may be NULL. */
-json_t *option_lookup(int row, const json_t *job);
 
 /* JSON of command line or YAML text.  Only its form is checked here, the rest by option_store(). */
 MUST_CHECK int option_from_text(int row, const char *text, json_t **ret, struct mandor_err *err);
@@ -31,12 +29,10 @@ MUST_CHECK int option_store(int row, const json_t *value, struct spec *spec,
 json_t *option_load(int row, const struct spec *spec);
 bool option_same(int row, const struct spec *a, const struct spec *b);
 void option_drop(int row, struct spec *spec); /* free what the field holds */
-/* Parse the default into its field.  0 or -ENOMEM. */
-MUST_CHECK int option_store_default(int row, struct spec *spec);
-
-bool option_holds_memory(int row);
 /* Make of spec (uninitialised) one with the defaults in all fields that hold no memory, the others empty.  0 or -ENOMEM. */
 MUST_CHECK int option_copy_numbers(struct spec *spec);
+/* After that: fill one field that does hold memory with its default.  0 or -ENOMEM. */
+MUST_CHECK int option_copy_default(int row, struct spec *spec);
 
 /* A spec in which every field has its default; lives for ever.  NULL when out of memory. */
 const struct spec *option_defaults(void);

@@ -23,7 +23,7 @@ struct record {
     const json_t *attempt_json; /* of the last ended attempt, see below; NULL = none */
     const json_t *
         history; /* array of earlier attempts' {attempt, cause, exit_code, signal, error, finished_at}; NULL = none */
-    const json_t *spec; /* as spec_to_json() */
+    const json_t *spec; /* spec_to_text(), parsed */
 };
 
 /* Keys: id queue state phase attempt attempts_used attempts priority created_at started_at finished_at due_at worker unique

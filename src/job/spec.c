@@ -10,6 +10,11 @@
 
 #define NAMES_MAX 64
 
+/* The values of one object by row; NULL = not given. */
+struct given {
+    const json_t *at[OPTIONS_MAX];
+};
+
 /* The part of an option's key that stands at one place: at the top ("timeout", "limits") or in a group ("memory").
  * NULL when the option is not there.  *ret_len: its length. */
 static const char *name_at(const struct spec_option *option, const char *group, bool on_queue,
@@ -29,17 +34,20 @@ static const char *name_at(const struct spec_option *option, const char *group, 
     return option->key + len + 1;
 }
 
-static bool is_known(const char *key, const char *group, bool on_queue)
+/* The row of key at this place, or -ENOENT. */
+static int row_at(const char *key, const char *group, bool on_queue)
 {
-    size_t count, len, key_len = strlen(key);
-    const struct spec_option *options = spec_options(&count);
+    char path[64];
+    size_t count;
+    int row = -ENOENT;
 
-    for (size_t i = 0; i < count; i++) {
-        const char *name = name_at(&options[i], group, on_queue, &len);
-        if (name != NULL && len == key_len && memcmp(name, key, len) == 0)
-            return true;
-    }
-    return false;
+    if (group != NULL)
+        row = (size_t)snprintf(path, sizeof path, "%s.%s", group, key) < sizeof path
+                  ? option_by_key(path)
+                  : -ENOENT;
+    else if (strchr(key, '.') == NULL)
+        row = option_by_key(key);
+    return row >= 0 && on_queue && !spec_options(&count)[row].on_queue ? -ENOENT : row;
 }
 
 static int unknown_key(const char *key, const char *place, const char *const *known, size_t count,
@@ -81,23 +89,27 @@ static bool is_group(const char *name)
     return str_eq(name, "backoff") || str_eq(name, "limits");
 }
 
-/* Are all keys of object known at this place? */
-static int check_keys(const json_t *object, const char *group, bool on_queue, const char *place,
-                      struct mandor_err *err)
+/* Note the values of object, and of the groups in it.  A key that is not known at this place is an error. */
+static int gather(const json_t *object, const char *group, bool on_queue, struct given *given,
+                  struct mandor_err *err)
 {
+    const char *place = group != NULL ? group : on_queue ? "queue" : "job";
     const char *key;
     json_t *value;
 
     json_object_foreach((json_t *)object, key, value) {
-        if (!is_known(key, group, on_queue))
-            return unknown_option(key, group, on_queue, place, err);
-        if (group != NULL || !is_group(key))
+        if (group == NULL && is_group(key)) {
+            if (!json_is_object(value))
+                return err_set(err, -EINVAL, FAULT_CALLER, "%s: expected an object", key);
+            int r = gather(value, key, on_queue, given, err);
+            if (r < 0)
+                return r;
             continue;
-        if (!json_is_object(value))
-            return err_set(err, -EINVAL, FAULT_CALLER, "%s: expected an object", key);
-        int r = check_keys(value, key, on_queue, key, err);
-        if (r < 0)
-            return r;
+        }
+        int row = row_at(key, group, on_queue);
+        if (row < 0)
+            return unknown_option(key, group, on_queue, place, err);
+        given->at[row] = value;
     }
     return 0;
 }
@@ -114,25 +126,15 @@ static json_t *merged_env(const json_t *job, const json_t *defaults)
     return both;
 }
 
-static bool says_what_to_run(const json_t *job)
-{
-    return json_object_get(job, "exec") != NULL || json_object_get(job, "python") != NULL;
-}
-
-static int store_one(int row, const json_t *job, const json_t *defaults, struct spec *spec,
+static int store_one(int row, const json_t *own, const json_t *queues, struct spec *spec,
                      struct mandor_err *err)
 {
     size_t count;
     const struct spec_option *option = &spec_options(&count)[row];
-    const json_t *own = option_lookup(row, job);
-    const json_t *queues = option->on_queue ? option_lookup(row, defaults) : NULL;
     SCOPED_JSON *both = NULL;
 
-    if (own == NULL && str_eq(option->key, "pool") && says_what_to_run(job))
-        queues = NULL; /* the queue's pool is for jobs that do not say themselves */
-
     if (own == NULL && queues == NULL) {
-        int r = option_holds_memory(row) ? option_store_default(row, spec) : 0;
+        int r = option_copy_default(row, spec);
         return r < 0 ? err_set(err, r, FAULT_HOST, "set the default of %s", option->key) : 0;
     }
     spec->given |= UINT64_C(1) << row;
@@ -251,18 +253,17 @@ static const char *kind_of_json(const json_t *json)
 }
 
 /* Fill all fields of spec, which has none yet. */
-static int fill(struct spec *spec, const json_t *job, const json_t *defaults,
+static int fill(struct spec *spec, const struct given *job, const struct given *defaults,
                 struct mandor_err *err)
 {
     int max_row = option_by_key("backoff.max");
-    bool max_given =
-        option_lookup(max_row, job) != NULL || option_lookup(max_row, defaults) != NULL;
+    bool max_given = job->at[max_row] != NULL || defaults->at[max_row] != NULL;
 
     int r = option_copy_numbers(spec);
     if (r < 0)
         return err_set(err, r, FAULT_HOST, "make a job");
     for (size_t row = 0; row < option_count() && r == 0; row++)
-        r = store_one((int)row, job, defaults, spec, err);
+        r = store_one((int)row, job->at[row], defaults->at[row], spec, err);
     if (r == 0)
         r = check_backoff(spec, max_given, err);
     return r < 0 ? r : check_outputs(spec, err);
@@ -274,15 +275,20 @@ int spec_from_json(const json_t *job, const json_t *defaults, struct spec **ret,
     if (!json_is_object(job))
         return err_set(err, -EINVAL, FAULT_CALLER, "a job must be a JSON object, got %s",
                        job != NULL ? kind_of_json(job) : "nothing");
-    int r = check_keys(job, NULL, false, "job", err);
+    struct given own = { 0 }, queues = { 0 };
+    int r = gather(job, NULL, false, &own, err);
+    if (r == 0 && defaults != NULL)
+        r = gather(defaults, NULL, true, &queues, err);
     if (r < 0)
         return r;
+    if (own.at[option_by_key("exec")] != NULL || own.at[option_by_key("python")] != NULL)
+        queues.at[option_by_key("pool")] = NULL; /* that is for jobs that do not say themselves */
 
     SCOPED(spec_free) struct spec *spec = calloc(1, sizeof *spec);
     if (spec == NULL)
         return err_set(err, -ENOMEM, FAULT_HOST, "make a job");
     spec->magic = SPEC_MAGIC;
-    r = fill(spec, job, defaults, err);
+    r = fill(spec, &own, &queues, err);
     if (r == 0)
         r = decide_kind(spec, err);
     if (r < 0)
@@ -309,7 +315,8 @@ int spec_check_defaults(const json_t *defaults, struct mandor_err *err)
 {
     if (!json_is_object(defaults))
         return err_set(err, -EINVAL, FAULT_CALLER, "queue options must be an object");
-    int r = check_keys(defaults, NULL, true, "queue", err);
+    struct given own = { 0 };
+    int r = gather(defaults, NULL, true, &own, err);
     if (r < 0)
         return r;
 
@@ -317,7 +324,7 @@ int spec_check_defaults(const json_t *defaults, struct mandor_err *err)
     if (scratch == NULL)
         return err_set(err, -ENOMEM, FAULT_HOST, "check queue options");
     scratch->magic = SPEC_MAGIC;
-    return fill(scratch, defaults, NULL, err);
+    return fill(scratch, &own, &(struct given){ 0 }, err);
 }
 
 int spec_check_value(const char *key, const json_t *value, struct mandor_err *err)

@@ -94,9 +94,9 @@ struct spec {
 MUST_CHECK int spec_from_json(const json_t *job, const json_t *defaults, struct spec **ret,
                               struct mandor_err *err);
 
-/* The canonical JSON of spec: what was given (even when it equals the default: a queue's own default must not win over it
- * later), and what differs from the defaults.  New reference or NULL. */
-json_t *spec_to_json(const struct spec *spec);
+/* The canonical JSON of spec as text: what was given (even when it equals the default: a queue's own default must not win over
+ * it later), and what differs from the defaults.  malloc'ed or NULL. */
+char *spec_to_text(const struct spec *spec);
 
 struct spec *spec_free(struct spec *spec);
 DEFINE_CLEANUP(struct spec *, spec_free)

@@ -27,21 +27,82 @@ static int set_at(json_t *job, int row, json_t *adopt_value)
     return json_object_set_new(inner, dot + 1, adopt_value) < 0 ? -ENOMEM : 0;
 }
 
-json_t *spec_to_json(const struct spec *spec)
+/* Does row stand in the open group ("limits")? */
+static bool in_group(const char *key, const char *group, size_t group_len)
+{
+    return strncmp(key, group, group_len) == 0 && key[group_len] == '.';
+}
+
+/* Rows of a group stand together in options.def, so one pass opens and closes each. */
+struct printer {
+    struct buf text;
+    const char *group; /* NULL = at the top */
+    size_t group_len;
+};
+
+static int leave_group(struct printer *to)
+{
+    int r = to->group != NULL ? buf_add(&to->text, "}", 1) : 0;
+    to->group = NULL;
+    return r;
+}
+
+static int enter_group(struct printer *to, const char *group, size_t len)
+{
+    to->group = group;
+    to->group_len = len;
+    return buf_addf(&to->text, "\"%.*s\":{", (int)len, group);
+}
+
+static int print_row(struct printer *to, const char *key, const json_t *value)
+{
+    const char *dot = strchr(key, '.');
+    int r = 0;
+
+    if (to->group != NULL && !in_group(key, to->group, to->group_len))
+        r = leave_group(to);
+    if (r == 0 && to->text.data[to->text.len - 1] != '{')
+        r = buf_add(&to->text, ",", 1);
+    if (r == 0 && dot != NULL && to->group == NULL)
+        r = enter_group(to, key, (size_t)(dot - key));
+    if (r == 0)
+        r = buf_add(&to->text, "\"", 1);
+    if (r == 0)
+        r = buf_adds(&to->text, dot != NULL ? dot + 1 : key);
+    if (r == 0)
+        r = buf_add(&to->text, "\":", 2);
+    return r == 0 ? json_write(&to->text, value) : r;
+}
+
+static int print_rows(struct printer *to, const struct spec *spec, const struct spec *defaults)
+{
+    size_t count;
+    const struct spec_option *options = spec_options(&count);
+    int r = buf_reserve(&to->text, 250); /* most jobs are no longer */
+
+    if (r == 0)
+        r = buf_add(&to->text, "{", 1);
+    for (size_t row = 0; r == 0 && row < count; row++) {
+        if ((spec->given >> row & 1) == 0 && option_same((int)row, spec, defaults))
+            continue;
+        SCOPED_JSON *value = option_load((int)row, spec);
+        r = print_row(to, options[row].key, value);
+    }
+    if (r == 0)
+        r = leave_group(to);
+    return r == 0 ? buf_add(&to->text, "}", 1) : r;
+}
+
+char *spec_to_text(const struct spec *spec)
 {
     OBJ_CHECK(spec, SPEC_MAGIC);
     const struct spec *defaults = option_defaults();
-    SCOPED_JSON *job = json_object();
-    if (defaults == NULL || job == NULL)
-        return NULL;
+    struct printer to = { .group = NULL };
 
-    for (size_t row = 0; row < option_count(); row++) {
-        if ((spec->given >> row & 1) == 0 && option_same((int)row, spec, defaults))
-            continue;
-        if (set_at(job, (int)row, option_load((int)row, spec)) < 0)
-            return NULL;
-    }
-    return STEAL(job);
+    if (defaults != NULL && print_rows(&to, spec, defaults) == 0)
+        return buf_steal(&to.text);
+    buf_done(&to.text);
+    return NULL;
 }
 
 /* --env may be given again and again: each adds a member. */

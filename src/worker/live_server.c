@@ -65,7 +65,7 @@ static void on_written(uv_write_t *write, int status)
 
 static void send_frame(struct client *client, enum live_kind kind, const void *bytes, size_t len)
 {
-    struct frame *frame = malloc(sizeof *frame + 5 + len);
+    struct frame *frame = malloc(sizeof *frame + LIVE_HEADER + len);
 
     if (frame == NULL || client->closing > 0) {
         free(frame);
@@ -75,8 +75,8 @@ static void send_frame(struct client *client, enum live_kind kind, const void *b
     for (int i = 0; i < 4; i++)
         frame->bytes[1 + i] = (unsigned char)(len >> (8 * i));
     if (len > 0)
-        memcpy(frame->bytes + 5, bytes, len);
-    uv_buf_t buf = uv_buf_init((char *)frame->bytes, (unsigned)(5 + len));
+        memcpy(frame->bytes + LIVE_HEADER, bytes, len);
+    uv_buf_t buf = uv_buf_init((char *)frame->bytes, (unsigned)(LIVE_HEADER + len));
     if (uv_write(&frame->write, (uv_stream_t *)&client->pipe, &buf, 1, on_written) < 0)
         free(frame);
 }
@@ -122,7 +122,7 @@ static void check_end(struct client *client)
         return;
     send_skipped(client);
     int n = snprintf(text, sizeof text, "{\"id\":\"%s\",\"attempt\":%" PRId64 "}", client->id, client->attempt);
-    send_frame(client, LIVE_END, text, (size_t)n);
+    send_frame(client, LIVE_ENDED, text, (size_t)n);
 }
 
 static void on_out_end(struct follower *follower)
@@ -371,7 +371,7 @@ int live_server_new(struct worker *worker, struct live_server **ret, struct mand
     live->worker = worker;
     list_init(&live->clients);
     (void)snprintf(dir, sizeof dir, "%s/run", worker->setup.data_dir);
-    (void)snprintf(name, sizeof name, "%s.live", worker->setup.name);
+    (void)snprintf(name, sizeof name, "%s" LIVE_SUFFIX, worker->setup.name);
     (void)snprintf(live->path, sizeof live->path, "%s/run/%s", worker->setup.data_dir, name);
 
     SCOPED_FD dir_fd = open(dir, O_DIRECTORY | O_PATH | O_CLOEXEC);

@@ -140,12 +140,10 @@ static const char *add(struct broker *broker, const char *text)
     ck_assert_int_eq(json_parse(text, strlen(text), &json, &err), 0);
     int r = spec_from_json(json, NULL, &spec, &err);
     ck_assert_msg(r == 0, "%s", err.msg);
-    SCOPED_JSON *canonical = spec_to_json(spec);
 
     struct broker_added added = { 0 };
     struct broker_req req = { .op = BROKER_ADD };
     req.add.specs = (const struct spec *const[]){ spec };
-    req.add.jsons = (const json_t *const[]){ canonical };
     req.add.count = 1;
     req.add.added = &added;
     ask_ok(broker, &req);
@@ -319,7 +317,6 @@ TEST(a_unique_key_holds_until_its_job_is_final)
     struct broker_added added[3] = { 0 };
     struct broker_req req = { .op = BROKER_ADD };
     req.add.specs = (const struct spec *const[]){ spec, spec, spec };
-    req.add.jsons = (const json_t *const[]){ json, json, json };
     req.add.count = 2;
     req.add.added = added;
     ask_ok(broker, &req);
@@ -358,14 +355,10 @@ TEST(two_thousand_five_hundred_jobs_in_one_request_get_distinct_growing_ids)
     ck_assert_int_eq(spec_from_json(json, NULL, &spec, NULL), 0);
     static struct broker_added added[COUNT];
     static const struct spec *specs[COUNT];
-    static const json_t *jsons[COUNT];
-    for (int i = 0; i < COUNT; i++) {
+    for (int i = 0; i < COUNT; i++)
         specs[i] = spec;
-        jsons[i] = json;
-    }
     struct broker_req req = { .op = BROKER_ADD };
     req.add.specs = specs;
-    req.add.jsons = jsons;
     req.add.count = COUNT;
     req.add.added = added;
     ask_ok(broker, &req);
@@ -395,7 +388,6 @@ TEST(add_says_whether_a_live_worker_serves_the_queue)
     struct broker_added added[2] = { 0 };
     struct broker_req req = { .op = BROKER_ADD };
     req.add.specs = (const struct spec *const[]){ spec, other_spec };
-    req.add.jsons = (const json_t *const[]){ json, other };
     req.add.added = added;
     req.add.count = 1;
     ask_ok(broker, &req);

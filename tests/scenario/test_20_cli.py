@@ -191,12 +191,10 @@ def test_argument_bytes_that_are_not_utf8_are_kept(mandor):
     assert spec_of(mandor, done.lines[0])["exec"] == ["printf", {"b64": "Yf9i"}]
 
 
-def test_pool_and_python_jobs_are_made_from_their_options(mandor):
+def test_pool_jobs_are_made_from_their_options(mandor):
     job = mandor.ok("add", "--pool", "thumbs", "--data", '{"a": [1, null]}').lines[0]
     spec = spec_of(mandor, job)
     assert spec["pool"] == "thumbs" and spec["data"] == {"a": [1, None]} and "cwd" not in spec
-    job = mandor.ok("add", "--python", "-", "--params", "[1]", "--package", "numpy", "--runtime", "data", input="print('é')\n").lines[0]
-    assert spec_of(mandor, job)["python"] == {"code": "print('é')\n", "params": [1], "packages": ["numpy"], "runtime": "data"}
 
 
 # ---- add --from ----

@@ -87,15 +87,14 @@ static json_t *parse(const char *text)
 
 static int parse_and_print_job(void)
 {
-    SCOPED_JSON *job = parse(job_text), *queue = parse(queue_text), *back = NULL;
+    SCOPED_JSON *job = parse(job_text), *queue = parse(queue_text);
     SCOPED(spec_free) struct spec *spec = NULL;
     struct mandor_err err;
 
     int r = spec_from_json(job, queue, &spec, &err);
     if (r < 0)
         return r == err.code ? r : -EPROTO;
-    back = spec_to_json(spec);
-    SCOPED_FREE char *text = back != NULL ? json_text(back) : NULL;
+    SCOPED_FREE char *text = spec_to_text(spec);
     return text != NULL ? 0 : -ENOMEM;
 }
 

@@ -42,12 +42,10 @@ static void refused(const char *text, const char *message)
 
 static void writes(const struct spec *spec, const char *want)
 {
-    json_t *json = spec_to_json(spec);
-    char *text = json_text(json);
+    char *text = spec_to_text(spec);
 
     ck_assert_str_eq(text, want);
     free(text);
-    json_decref(json);
 }
 
 TEST(two_streams_need_two_places)
@@ -171,13 +169,15 @@ TEST(every_key_reaches_its_field)
     ck_assert_int_eq(spec->containment, CONTAIN_STRICT);
     ck_assert(!spec->no_new_privs);
 
-    json_t *first = spec_to_json(spec), *second;
+    char *first = spec_to_text(spec), *second;
+    json_t *json = parse(first);
     struct spec *again;
-    ck_assert_int_eq(spec_from_json(first, NULL, &again, &err), 0);
-    second = spec_to_json(again);
-    ck_assert(json_equal(first, second));
-    json_decref(first);
-    json_decref(second);
+    ck_assert_int_eq(spec_from_json(json, NULL, &again, &err), 0);
+    second = spec_to_text(again);
+    ck_assert_str_eq(first, second);
+    free(first);
+    free(second);
+    json_decref(json);
     spec_free(again);
     spec_free(spec);
 }

@@ -93,7 +93,6 @@ static int64_t try_add(struct broker *broker, const char *text, struct mandor_er
     struct broker_added added = { 0 };
     struct broker_req req = { .op = BROKER_ADD };
     req.add.specs = (const struct spec *const[]){ spec };
-    req.add.jsons = (const json_t *const[]){ json };
     req.add.count = 1;
     req.add.added = &added;
     int r = ask(broker, &req);
@@ -707,14 +706,13 @@ TEST(one_request_that_cannot_be_written_does_not_fail_its_neighbours)
               "RAISE(FAIL,'unlucky'); END");
     static struct broker_req reqs[9];
     static struct broker_added added[9];
-    json_t *jsons[9];
     struct spec *specs[9];
     for (int i = 0; i < 9; i++) {
-        jsons[i] = json_pack("{s:[s], s:i}", "exec", "true", "priority", i == 4 ? 13 : 0);
-        ck_assert_int_eq(spec_from_json(jsons[i], NULL, &specs[i], NULL), 0);
+        SCOPED_JSON *json =
+            json_pack("{s:[s], s:i}", "exec", "true", "priority", i == 4 ? 13 : 0);
+        ck_assert_int_eq(spec_from_json(json, NULL, &specs[i], NULL), 0);
         reqs[i] = (struct broker_req){ .op = BROKER_ADD, .done = nothing };
         reqs[i].add.specs = (const struct spec *const *)&specs[i];
-        reqs[i].add.jsons = (const json_t *const *)&jsons[i];
         reqs[i].add.count = 1;
         reqs[i].add.added = &added[i];
         broker_submit(broker, &reqs[i]);
@@ -722,7 +720,6 @@ TEST(one_request_that_cannot_be_written_does_not_fail_its_neighbours)
     close_broker(broker);
     for (int i = 0; i < 9; i++) {
         ck_assert_msg((reqs[i].status == 0) == (i != 4), "%d: %s", i, reqs[i].err.msg);
-        json_decref(jsons[i]);
         (void)spec_free(specs[i]);
     }
     ck_assert_int_eq(sql("SELECT count(*) FROM jobs"), 9);
@@ -744,21 +741,17 @@ TEST(the_log_shrinks_after_a_long_reader_has_gone) /* R81 */
     enum { COUNT = 1000 };
     static struct broker_added added[COUNT];
     static const struct spec *specs[COUNT];
-    static const json_t *jsons[COUNT];
     char long_text[2001] = "";
     memset(long_text, 'a', 2000);
     SCOPED_JSON *json = json_pack("{s:[s, s]}", "exec", "true", long_text);
     SCOPED(spec_free) struct spec *spec = NULL;
     ck_assert_int_eq(spec_from_json(json, NULL, &spec, NULL), 0);
-    for (int i = 0; i < COUNT; i++) {
+    for (int i = 0; i < COUNT; i++)
         specs[i] = spec;
-        jsons[i] = json;
-    }
     do {
         struct broker_req req = { .op = BROKER_ADD };
         req.add.specs = specs;
-        req.add.jsons = jsons;
-        req.add.count = COUNT;
+            req.add.count = COUNT;
         req.add.added = added;
         ask_ok(broker, &req);
         ck_assert_int_eq(stat(wal, &st), 0);
