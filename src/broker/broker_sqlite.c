@@ -364,14 +364,27 @@ static void carry_out(struct sqlite *sq, struct list *batch)
     }
 }
 
+/* ^Z stops a client only between transactions: whoever sleeps with the turn holds up everybody.  It works because clients block
+ * the signal in their other threads (cli/client.c). */
+static void let_stop(const struct sqlite *sq, int how)
+{
+    sigset_t stop;
+    (void)sigemptyset(&stop);
+    (void)sigaddset(&stop, SIGTSTP);
+    if (!sq->threaded_sync)
+        (void)pthread_sigmask(how, &stop, NULL);
+}
+
 /* Wait for requests; false when there are none and none will come. */
 static bool take_inbox(struct sqlite *sq, struct list *batch)
 {
+    let_stop(sq, SIG_UNBLOCK);
     uv_mutex_lock(&sq->lock);
     while (list_empty(&sq->inbox) && !sq->closing)
         uv_cond_wait(&sq->inbox_filled, &sq->lock);
     list_splice_back(batch, &sq->inbox);
     uv_mutex_unlock(&sq->lock);
+    let_stop(sq, SIG_BLOCK);
     return !list_empty(batch);
 }
 

@@ -105,6 +105,7 @@ static int errno_of(int rc)
         return -ENOSPC;
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
+    case SQLITE_PROTOCOL: /* likewise, in the moments of opening */
         return -EBUSY;
     case SQLITE_READONLY:
         return -EROFS;
@@ -276,7 +277,7 @@ int store_begin(struct store *store, struct mandor_err *err)
 {
     int r = turnstile_enter(&store->turnstile);
     if (r < 0)
-        return err_set(err, r, FAULT_HOST, "lock '%s.turn'", store->path);
+        return turnstile_complain(&store->turnstile, store->path, r, err);
 
     store->rc = SQLITE_OK;
     store->rows = 0;
@@ -470,7 +471,7 @@ static int enter_wal(struct store *store, struct mandor_err *err)
 {
     int r = turnstile_enter(&store->turnstile);
     if (r < 0)
-        return err_set(err, r, FAULT_HOST, "lock '%s.turn'", store->path);
+        return turnstile_complain(&store->turnstile, store->path, r, err);
     r = exec(store, "PRAGMA journal_mode=WAL");
     turnstile_leave(&store->turnstile);
     return r < 0 ? store_error(store, err) : 0;

@@ -50,7 +50,7 @@ struct store {
     bool written;                 /* something has been written since the owner cleared this */
     int64_t *doomed;              /* ids of removed jobs whose output directories are still there */
     size_t doomed_count, doomed_cap, doomed_before; /* before: at the start of this transaction */
-    unsigned lease_turn, settle_turn;
+    unsigned lease_turn, settle_turn, recover_turn;
     char *keep_seen; /* the retention that this process wrote down last */
 };
 
@@ -123,6 +123,8 @@ int store_change(struct store *store, struct broker_req *req); /* cancel, retry,
 int store_change_all(struct store *store,
                      struct broker_req *req); /* … all of a state; its own transactions */
 int store_recover(struct store *store, struct broker_req *req); /* its own transactions */
+/* Part of recovery: remove what is left of workers that no row names.  Outside of a transaction. */
+MUST_CHECK int store_sweep_traces(struct store *store, struct broker_req *req);
 int store_show(struct store *store,
                struct broker_req *req); /* the rest: outside of a transaction */
 int store_list(struct store *store, struct broker_req *req);

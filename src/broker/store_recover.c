@@ -20,6 +20,7 @@
 
 #define RECOVER_ROWS  200 /* jobs put through their verdict in one transaction */
 #define RECOVER_FILES 64  /* output directories removed in one round */
+#define RECOVER_TRACES 32 /* a look for traces in the first round and in every so many */
 
 /* ---- due delays ---- */
 
@@ -75,6 +76,19 @@ static int promote_all(struct store *store, char **names)
     return r < 0 ? r : total;
 }
 
+/* What this worker leased and neither started nor renewed it does not know of any more: giving it back had failed.  Should it
+ * know after all, START and RENEW tell it the truth.  Returns how many or -errno. */
+static int give_back_forgotten(struct store *store)
+{
+    sqlite3_stmt *stmt = store_stmt(store, STMT_OWN_EXPIRED);
+    bind_s(stmt, 1, store->worker);
+    bind_i(stmt, 2, store_boot_ms());
+    bind_s(stmt, 3, store_boot_id());
+    bind_i(stmt, 4, store_wall_ms());
+    int r = store_step(store, stmt);
+    return r < 0 ? r : sqlite3_changes(store->db);
+}
+
 /* One round; what is left over is for the next second. */
 static int due(struct store *store, struct broker_req *req)
 {
@@ -86,6 +100,8 @@ static int due(struct store *store, struct broker_req *req)
     r = read_queues(store, &names);
     if (r == 0)
         r = promote_all(store, names);
+    int forgotten = r < 0 ? r : give_back_forgotten(store);
+    r = forgotten < 0 ? forgotten : r + forgotten;
     if (r < 0) {
         r = store_error(store, &req->err);
         store_rollback(store);
@@ -565,5 +581,7 @@ int store_recover(struct store *store, struct broker_req *req)
         r = retention(store, req);
     if (r == 0)
         r = left_files(store, req);
+    if (r == 0 && store->recover_turn++ % RECOVER_TRACES == 0)
+        r = store_sweep_traces(store, req);
     return r;
 }

@@ -24,6 +24,14 @@ static bool plausible(const char *cgroup)
            strstr(cgroup, "/../") == NULL;
 }
 
+/* Is nothing alive in it, for certain? */
+static bool is_empty(const char *path)
+{
+    SCOPED_FD dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    SCOPED_FD events = dir < 0 ? -1 : openat(dir, "cgroup.events", O_RDONLY | O_CLOEXEC);
+    return events >= 0 ? cgroup_populated(events) == 0 : dir < 0 && errno == ENOENT;
+}
+
 /* Remove each slot below the base, and the base. */
 static int empty_cgroup(const char *path)
 {
@@ -32,7 +40,7 @@ static int empty_cgroup(const char *path)
          wait = MIN(wait * 2, (int64_t)20)) {
         SCOPED_FD dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (dir < 0)
-            return errno == ENOENT ? 0 : -errno;
+            return errno == ENOENT ? 0 : -EAGAIN; /* who cannot look does not know */
         SCOPED_FD events = openat(dir, "cgroup.events", O_RDONLY | O_CLOEXEC);
         if (events >= 0 && cgroup_populated(events) == 1)
             r = cgroup_kill(dir);
@@ -41,7 +49,7 @@ static int empty_cgroup(const char *path)
             return 0;
         (void)poll(NULL, 0, (int)wait);
     }
-    return r == -EBUSY ? -EAGAIN : r;
+    return r == -EBUSY || !is_empty(path) ? -EAGAIN : r;
 }
 
 /* Version 1 directories hold what version 2 killed already; whoever is still in one is killed one by one. */
@@ -76,6 +84,13 @@ static int sweep_scratch(const char *scratch)
     return -EAGAIN;
 }
 
+/* Keep the first failure, but before all that something may be alive. */
+static void note(int *first, int result, struct mandor_err *err, const char *what, const char *path)
+{
+    if (result < 0 && (*first == 0 || (result == -EAGAIN && *first != -EAGAIN)))
+        *first = err_set(err, result, FAULT_HOST, "%s '%s'", what, path);
+}
+
 int nursery_empty_dead(const char *base_text, struct mandor_err *err)
 {
     SCOPED_JSON *base = NULL;
@@ -92,22 +107,19 @@ int nursery_empty_dead(const char *base_text, struct mandor_err *err)
 
     int first = 0;
     if (str_eq(boot, clock_boot_id())) { /* after a reboot only files are left */
-        if (*cgroup != 0 && (r = empty_cgroup(cgroup)) < 0)
-            first = err_set(err, r, FAULT_HOST, "empty cgroup '%s'", cgroup);
-        r = sweep_scratch(scratch);
-        if (r < 0 && first == 0)
-            first = err_set(err, r, FAULT_HOST, "kill what was started below '%s'", scratch);
+        if (*cgroup != 0)
+            note(&first, empty_cgroup(cgroup), err, "empty cgroup", cgroup);
+        note(&first, sweep_scratch(scratch), err, "kill what was started below", scratch);
         size_t i;
         json_t *path;
         json_array_foreach(limits, i, path) {
             const char *text = json_string_value(path);
-            r = text != NULL && plausible(text) ? empty_limits(text) : 0;
-            if (r < 0 && first == 0)
-                first = err_set(err, r, FAULT_HOST, "remove cgroup '%s'", text);
+            if (text != NULL && plausible(text))
+                note(&first, empty_limits(text), err, "remove cgroup", text);
         }
     }
-    if (first < 0)
+    if (first == -EAGAIN) /* what is alive may still write there */
         return first;
-    r = tree_remove(scratch);
-    return r < 0 ? err_set(err, r, FAULT_HOST, "remove scratch directory '%s'", scratch) : 0;
+    note(&first, tree_remove(scratch), err, "remove scratch directory", scratch);
+    return first;
 }

@@ -1,6 +1,7 @@
 /* client.c - contract in client.h. */
 #include "cli/client.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -62,6 +63,15 @@ static bool nothing_there(const char *url)
     return absent;
 }
 
+/* While a broker is open ^Z is for the broker's thread, which knows when it holds up nobody. */
+static void leave_stops_to_broker(bool on)
+{
+    sigset_t stop;
+    (void)sigemptyset(&stop);
+    (void)sigaddset(&stop, SIGTSTP);
+    (void)pthread_sigmask(on ? SIG_BLOCK : SIG_UNBLOCK, &stop, NULL);
+}
+
 int client_open(const struct cli *cli, enum client_mode mode, struct client *client,
                 struct mandor_err *err)
 {
@@ -77,6 +87,7 @@ int client_open(const struct cli *cli, enum client_mode mode, struct client *cli
     if (r < 0)
         return err_set(err, r, FAULT_HOST, "make an event loop");
     client->looping = true;
+    leave_stops_to_broker(true);
     return broker_open(client->url, &client->loop, false, &client->broker, err);
 }
 
@@ -93,6 +104,7 @@ void client_close(struct client *client)
         while (!closed)
             (void)uv_run(&client->loop, UV_RUN_ONCE);
     }
+    leave_stops_to_broker(false);
     if (client->looping) {
         (void)uv_run(&client->loop, UV_RUN_DEFAULT);
         (void)uv_loop_close(&client->loop);

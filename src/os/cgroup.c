@@ -10,7 +10,7 @@
 
 #include "os/pidfd.h"
 
-#define DEPTH_MAX      32 /* nested cgroups that a job may have made */
+#define DEPTH_MAX      128 /* nested cgroups that a job may have made */
 #define FREEZE_WAIT_MS 50 /* a process in uninterruptible sleep does not freeze: go on without it */
 
 /* Is word one of the items of a list that is separated by commas and ends at end? */

@@ -1,6 +1,7 @@
 /* worker.c - contract in worker.h: wires the modules together, and ends them in order. */
 #include "worker/worker.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <sys/resource.h>
 
@@ -18,6 +19,7 @@
 #include "worker/scheduler.h"
 
 #define TICK_MS 1000
+#define COMPLAIN_MS 60000
 #define PHASE_DELAY_MS 200  /* shorter attempts cost the broker no extra write */
 #define GIVE_BACK_MS 1000   /* a job leased ahead waits this long for a slot here, then anybody may have it */
 #define LAST_GRACE_MS 10000 /* after everything was told to end: for settling */
@@ -88,6 +90,21 @@ void worker_note_phases(struct worker *worker)
 
 /* ---- recovery ---- */
 
+/* A worker that died before it could say what it made, made it where we did: our own text with its name.  NULL: no memory. */
+static char *sibling_base(const struct worker *worker, const char *name, int name_len)
+{
+    SCOPED_BUF text = { 0 };
+    const char *at = nursery_base_text(worker->nursery), *own = worker->setup.name;
+    int r = 0;
+
+    for (const char *hit; r == 0 && (hit = strstr(at, own)) != NULL; at = hit + strlen(own)) {
+        r = buf_add(&text, at, (size_t)(hit - at));
+        if (r == 0)
+            r = buf_add(&text, name, (size_t)name_len);
+    }
+    return r < 0 || buf_addf(&text, "%s", at) < 0 ? NULL : buf_steal(&text);
+}
+
 /* What the broker calls on its own thread for a worker that is dead: text is what REGISTER said, "<name>\n<base>". */
 static int empty_dead(const char *text, void *arg)
 {
@@ -99,12 +116,19 @@ static int empty_dead(const char *text, void *arg)
     if (base == NULL)
         return 0;
     int name_len = (int)(base - text);
-    int r = nursery_empty_dead(base + 1, &err);
-    if (r < 0) {
-        if (r != -EAGAIN)
-            log_warn("clean up after worker '%.*s': %s", name_len, text, err.msg);
-        return r == -EAGAIN ? r : 0;
+    SCOPED_FREE char *guess = base[1] == '\0' ? sibling_base(worker, text, name_len) : NULL;
+    if (base[1] == '\0' && guess == NULL)
+        return -EAGAIN;
+    int r = nursery_empty_dead(guess != NULL ? guess : base + 1, &err);
+    if (r == -EAGAIN) {
+        if (clock_mono_ms() >= worker->complain_at_ms) {
+            log_warn("the jobs of dead worker '%.*s' wait until nothing of it is alive: %s", name_len, text, err.msg);
+            worker->complain_at_ms = clock_mono_ms() + COMPLAIN_MS;
+        }
+        return r;
     }
+    if (r < 0) /* nothing of it is alive, but something stays on disk */
+        log_warn("clean up after worker '%.*s': %s", name_len, text, err.msg);
     (void)snprintf(path, sizeof path, "%s/journal/%.*s", worker->setup.data_dir, name_len, text);
     if (sink_sweep(path, &err) < 0 && err.code != -ENOENT)
         log_warn("sweep after worker '%.*s': %s", name_len, text, err.msg);
@@ -264,13 +288,22 @@ static void close_rest(struct worker *worker)
     broker_close(worker->broker, NULL, NULL);
 }
 
+/* Every entry is gone with its attempt; what is not, a successor's sweep needs. */
+static void remove_journal(const struct worker *worker)
+{
+    char path[4096];
+
+    (void)snprintf(path, sizeof path, "%s/journal/%s", worker->setup.data_dir, worker->setup.name);
+    (void)rmdir(path);
+}
+
 static void on_unregistered(struct broker_req *req)
 {
     struct worker *worker = req->data;
 
     if (req->status < 0)
         log_warn("the next worker will clean up: %s", req->err.msg);
-    (void)unlink(worker->setup.lock_path);
+    remove_journal(worker);
     close_rest(worker);
 }
 
@@ -305,6 +338,27 @@ static void on_guard_lost(void *arg)
     _exit(125);
 }
 
+/* What must be emptied when this worker is dead: "<name>\n<base>". */
+static char *base_text(const struct worker *worker)
+{
+    SCOPED_BUF base = { 0 };
+
+    if (buf_addf(&base, "%s\n%s", worker->setup.name, nursery_base_text(worker->nursery)) < 0)
+        return NULL;
+    return buf_steal(&base);
+}
+
+/* A worker that dies before it is registered is found by its lock file, which says the same (broker/store_traces.c).  Without it
+ * a few empty directories stay. */
+static void note_base(const struct worker *worker)
+{
+    SCOPED_FREE char *text = base_text(worker);
+    SCOPED_FD fd = open(worker->setup.lock_path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+
+    if (text == NULL || fd < 0 || RETRY_EINTR(write(fd, text, strlen(text))) < 0)
+        log_debug("attempt", "write '%s': %s, ignoring", worker->setup.lock_path, strerror(errno));
+}
+
 static int start_parts(struct worker *worker, struct mandor_err *err)
 {
     const struct worker_setup *setup = &worker->setup;
@@ -324,6 +378,7 @@ static int start_parts(struct worker *worker, struct mandor_err *err)
     };
     if ((r = nursery_new(&worker->loop, &options, &worker->nursery, err)) < 0)
         return r;
+    note_base(worker);
     if ((r = filter_pool_new(&worker->loop, (size_t)worker->config->buffer_max_bytes, &worker->filters)) < 0 ||
         (r = hash_new(&worker->by_id)) < 0 || (r = env_passed(worker->config->env_pass, &worker->env_pass)) < 0 ||
         (r = pools_new(&worker->loop, worker->nursery, worker->env_pass, &worker->pools)) < 0 ||
@@ -357,14 +412,14 @@ static char *queues_text(const struct worker *worker)
 static int register_worker(struct worker *worker, struct mandor_err *err)
 {
     SCOPED_FREE char *queues = queues_text(worker);
-    SCOPED_BUF base = { 0 };
+    SCOPED_FREE char *base = base_text(worker);
     struct broker_req req = { .op = BROKER_REGISTER };
 
-    if (queues == NULL || buf_addf(&base, "%s\n%s", worker->setup.name, nursery_base_text(worker->nursery)) < 0)
+    if (queues == NULL || base == NULL)
         return err_set(err, -ENOMEM, FAULT_HOST, "register worker");
     req.reg.worker = worker->setup.name;
     req.reg.lock_path = worker->setup.lock_path;
-    req.reg.containment = base.data;
+    req.reg.containment = base;
     req.reg.queues = queues;
     req.reg.lease_ms = worker->config->lease_ms;
     int r = broker_wait(worker->broker, &req);

@@ -68,6 +68,7 @@ struct worker {
     bool recovering;
     bool renewing;
     int64_t renewed_boot_ms; /* when the last successful renewal was asked for */
+    int64_t complain_at_ms; /* broker thread: the next time that a takeover that does not come about is told of */
     bool registered, closing;
 };
 

@@ -399,6 +399,43 @@ TEST(a_lease_that_ran_out_is_not_taken_while_its_worker_lives)
 }
 END_TEST
 
+TEST(a_job_whose_giving_back_was_lost_is_there_again_when_its_lease_is_over)
+{
+    int fd;
+    struct lease got, again;
+    struct broker *worker = open_worker("w", &fd);
+    (void)add(worker, TRUE_JOB);
+    ck_assert_uint_eq(lease(worker, &got, 1), 1);
+    ck_assert_uint_eq(recover(worker).recover.due, 0);
+    store_test_boot_offset_ms = 31000;
+    ck_assert_uint_eq(recover(worker).recover.due, 1);
+    ck_assert_uint_eq(lease(worker, &again, 1), 1);
+    ck_assert_int_eq(finish(worker, again.id, again.attempt, completed, 0, 0), 0);
+    ck_assert_int_eq(finish(worker, got.id, got.attempt, completed, 0, 0), -ESTALE);
+    lease_done(&got);
+    lease_done(&again);
+    close_broker(worker);
+}
+END_TEST
+
+TEST(a_started_job_is_never_given_back_by_the_clock)
+{
+    int fd;
+    struct lease got;
+    struct broker *worker = open_worker("w", &fd);
+    (void)add(worker, TRUE_JOB);
+    ck_assert_uint_eq(lease(worker, &got, 1), 1);
+    struct broker_req req = { .op = BROKER_START };
+    req.start.id = got.id;
+    ask_ok(worker, &req);
+    store_test_boot_offset_ms = 24 * 3600 * 1000;
+    ck_assert_uint_eq(recover(worker).recover.due, 0);
+    ck_assert_int_eq(sql("SELECT state FROM jobs"), JOB_ACTIVE);
+    lease_done(&got);
+    close_broker(worker);
+}
+END_TEST
+
 TEST(jobs_of_a_worker_from_before_a_reboot_are_recovered)
 {
     int one_fd, two_fd;
@@ -660,6 +697,36 @@ TEST(a_foreign_writer_delays_and_then_a_request_fails_with_a_reason_and_later_on
     ck_assert_int_eq(sqlite3_close(writer), SQLITE_OK);
     ck_assert_int_gt(try_add(broker, TRUE_JOB, &err), 0);
     ck_assert_int_eq(sql("SELECT count(*) FROM jobs"), 1);
+    close_broker(broker);
+}
+END_TEST
+
+TEST(who_waits_for_the_turn_of_a_stopped_process_is_told_who_that_is)
+{
+    struct broker *broker = open_broker(false);
+    struct mandor_err err;
+    char path[160], want[64];
+    int ready[2];
+    ck_assert_int_eq(pipe(ready), 0);
+    (void)snprintf(path, sizeof path, "%s.turn", db_path);
+    pid_t pid = fork();
+    if (pid == 0) {
+        int fd = open(path, O_RDWR | O_CLOEXEC);
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void)flock(fd, LOCK_EX);
+        (void)!write(ready[1], "x", 1);
+        for (;;)
+            (void)raise(SIGSTOP);
+    }
+    char byte;
+    ck_assert_int_eq(read(ready[0], &byte, 1), 1);
+    turnstile_test_patience_ms = 300;
+    ck_assert_int_eq(try_add(broker, TRUE_JOB, &err), -EBUSY);
+    (void)snprintf(want, sizeof want, "process %d (", pid);
+    ck_assert_msg(strstr(err.msg, want) != NULL && strstr(err.msg, "stopped") != NULL, "%s", err.msg);
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    ck_assert_int_gt(try_add(broker, TRUE_JOB, &err), 0);
     close_broker(broker);
 }
 END_TEST
@@ -1014,6 +1081,9 @@ int main(void)
                  a_wall_clock_that_jumps_neither_hurries_nor_delays_a_job,
                  after_a_reboot_the_wall_clock_decides,
                  a_lease_that_ran_out_is_not_taken_while_its_worker_lives,
+                 a_job_whose_giving_back_was_lost_is_there_again_when_its_lease_is_over,
+                 a_started_job_is_never_given_back_by_the_clock,
+                 who_waits_for_the_turn_of_a_stopped_process_is_told_who_that_is,
                  jobs_of_a_worker_from_before_a_reboot_are_recovered,
                  who_signs_off_with_a_started_job_stays_known_until_that_was_put_through,
                  a_started_row_without_a_worker_waits_for_the_lock_of_that_name,
