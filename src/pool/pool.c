@@ -24,6 +24,7 @@
 #define STEADY_MS        5000 /* who has lived so long has started well */
 #define BACKOFF_FIRST_MS 200
 #define BACKOFF_LAST_MS  30000
+#define BACKOFF_READY_MS 1000 /* the longest after a HELLO: it can start, and may have been killed from outside */
 #define LEAD_PART        10 /* the successor is started when a tenth of max_jobs is left */
 
 double pool_random01(struct pool *pool)
@@ -77,7 +78,7 @@ static int64_t wanted(const struct pool *pool, const struct census *census)
 
 /* ---- coming ---- */
 
-static void note_failure(struct pool *pool, const char *why, int64_t started_ms)
+static void note_failure(struct pool *pool, const char *why, int64_t started_ms, int64_t longest_ms)
 {
     int64_t now = clock_mono_ms();
 
@@ -87,7 +88,7 @@ static void note_failure(struct pool *pool, const char *why, int64_t started_ms)
         log_warn("pool %s: a worker failed to start: %s", pool->options.name, why);
         return;
     }
-    int64_t delay_ms = MIN((int64_t)BACKOFF_FIRST_MS << MIN(pool->failures, 10), (int64_t)BACKOFF_LAST_MS);
+    int64_t delay_ms = MIN((int64_t)BACKOFF_FIRST_MS << MIN(pool->failures, 10), longest_ms);
     delay_ms = (int64_t)((double)delay_ms * (0.75 + pool_random01(pool) / 2));
     pool->failures++;
     pool->failed_ms = now;
@@ -105,7 +106,7 @@ static void start_missing(struct pool *pool)
             return; /* one scout at a time */
         int r = warm_start(pool);
         if (r < 0)
-            note_failure(pool, strerror(-r), clock_mono_ms());
+            note_failure(pool, strerror(-r), clock_mono_ms(), BACKOFF_LAST_MS);
     }
 }
 
@@ -116,7 +117,7 @@ void pool_note_end(struct pool *pool, struct warm *warm)
     if (warm->expected || warm->killed_for_job)
         return;
     if (early) {
-        note_failure(pool, warm->why, warm->started_ms);
+        note_failure(pool, warm->why, warm->started_ms, warm->was_ready ? BACKOFF_READY_MS : BACKOFF_LAST_MS);
         return;
     }
     pool->deaths++;

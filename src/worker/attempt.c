@@ -153,10 +153,21 @@ static void lost(struct attempt *attempt, const char *why)
 
 /* ---- life ---- */
 
+/* A job may be leased again before the answer to the settling of its last attempt is here: that one waits for the disk, a lease
+ * does not.  Then the new attempt is the one that its id means. */
+static void supersede(struct worker *worker, const char *id)
+{
+    const struct attempt *before = hash_gets(worker->by_id, id);
+
+    if (before != NULL && before->state == ATTEMPT_SETTLING)
+        (void)hash_takes(worker->by_id, id);
+}
+
 struct attempt *attempt_new(struct worker *worker, struct lease *adopt)
 {
     struct attempt *attempt = calloc(1, sizeof *attempt);
 
+    supersede(worker, adopt->id);
     if (attempt == NULL || hash_puts(worker->by_id, adopt->id, attempt) < 0) {
         free(attempt);
         lease_done(adopt);
@@ -211,7 +222,8 @@ static void finish(struct attempt *attempt)
     struct worker *worker = attempt->worker;
 
     list_remove(&attempt->node);
-    (void)hash_takes(worker->by_id, attempt->lease.id);
+    if (hash_gets(worker->by_id, attempt->lease.id) == attempt)
+        (void)hash_takes(worker->by_id, attempt->lease.id);
 
     attempt->closing = 1u + (attempt->execution != NULL) + attempt->timer_open + attempt->phase_busy;
     if (attempt->timer_open)

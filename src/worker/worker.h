@@ -53,7 +53,7 @@ struct worker {
     struct progress *progress;
 
     struct list attempts; /* all that are leased, running or settling */
-    struct hash *by_id;   /* job id → attempt */
+    struct hash *by_id;   /* job id → its newest attempt */
     size_t settling;      /* attempts that hold no slot any more */
 
     bool stopping;    /* no more leases; running jobs may end */
