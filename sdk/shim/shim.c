@@ -11,11 +11,11 @@
  * "retry": false, "code": 7}}.  It must flush after each line.  Its stderr is the shim's, and so goes to mandor's log.  A CMD
  * that ends in a job fails that job and is started again for the next one; so is one whose job was cancelled: it is killed.
  */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -256,6 +256,10 @@ static int handle(struct mandor_job *job, void *arg)
 {
     struct shim *shim = arg;
     size_t len = 0;
+    if (shim->pid > 0 && waitpid(shim->pid, NULL, WNOHANG) == shim->pid) { /* it went between two jobs: nobody's fault */
+        shim->pid = 0;
+        (void)stop(shim, 0);
+    }
     int r = shim->pid > 0 ? 0 : start(shim);
     if (r < 0)
         return r;

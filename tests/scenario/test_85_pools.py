@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from harness import SOAK, alive, hwm_bytes, is_sanitized, rss_bytes, wait_for
+from harness import BINARY, SOAK, alive, hwm_bytes, is_sanitized, rss_bytes, wait_for
 
 PYTHON = "/usr/bin/python3"
 WORKER = str(pathlib.Path(__file__).resolve().parents[1] / "lib" / "pool_worker.py")
@@ -501,3 +501,36 @@ def test_jobs_survive_workers_that_are_killed_at_random(mandor):
     assert {r["state"] for r in records} == {"completed"}, [r for r in records if r["state"] != "completed"][:3]
     numbers = sorted(r["result"] for r in records)
     assert numbers == list(range(count))
+
+
+# ---- a program without the protocol ----
+
+SHIM = pathlib.Path(BINARY).resolve().parent / "sdk" / "shim" / "mandor-shim"
+PLAIN = """
+import json, sys, time
+for line in sys.stdin:
+    data = json.loads(line)["data"]
+    if data == "die":
+        sys.exit(4)
+    if data == "sleep":
+        time.sleep(100)
+    if data == "garbage":
+        print("not json", flush=True)
+    elif data == "bad":
+        print(json.dumps({"error": {"message": "no good", "retry": False}}), flush=True)
+    else:
+        print(json.dumps({"got": data}), flush=True)
+"""
+
+
+@pytest.mark.skipif(not SHIM.exists(), reason="mandor-shim is not beside the binary")
+def test_a_plain_program_serves_through_mandor_shim(mandor):
+    configure(mandor, command=[str(SHIM), "--", PYTHON, "-S", "-c", PLAIN])
+    with mandor.worker():
+        asked = [{"deep": [1, "zw\u00f6lf\n"]}, "bad", "die", 5, "garbage", "sleep", None]
+        jobs = [add(mandor, data, attempts=1, timeout="2s" if data == "sleep" else "1m") for data in asked]
+        records = [mandor.wait_state(job, "completed", "failed") for job in jobs]
+    assert [r["result"] for r in records] == [{"got": asked[0]}, None, None, {"got": 5}, None, None, {"got": None}]
+    assert [r["cause"] for r in records] == ["exit"] * 5 + ["timeout", "exit"]
+    assert (records[1]["error"], records[1]["exit_code"]) == ("no good", 100)
+    assert "exit code 4" in records[2]["error"] and "JSON" in records[4]["error"]
