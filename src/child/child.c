@@ -255,8 +255,9 @@ void child_reap(struct child *child)
 
     kin_forget(&child->nursery->kinship, child->kin.pid);
     freeze_verdict(child, &info, &usage);
-    if (child->exit_watched)
-        (void)uv_poll_stop(&child->exit_watch);
+    if (child->exit_watched) /* with its descriptor: later it would take another one of that number out of epoll */
+        uv_close((uv_handle_t *)&child->exit_watch, watch_closed);
+    child->exit_watched = false;
     (void)close(child->pidfd);
     child->pidfd = -1;
     child_move(child, CHILD_REAPED);

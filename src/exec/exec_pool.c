@@ -48,7 +48,7 @@ struct pooled {
     struct feeder *feeder;
     int stdin_fd; /* -1 = none, or ended */
     uv_poll_t stdin_poll;
-    bool stdin_open;
+    bool stdin_open; /* the handle above */
 };
 
 static struct pooled *state_of(const struct execution *execution)
@@ -246,7 +246,7 @@ static void close_stdin(struct pooled *pooled)
     pooled->feeder = NULL;
     if (pooled->stdin_fd < 0)
         return;
-    (void)uv_poll_stop(&pooled->stdin_poll);
+    uv_close((uv_handle_t *)&pooled->stdin_poll, on_stdin_poll_closed); /* with its descriptor, see stop_io() of peer.c */
     (void)close(STEAL_FD(pooled->stdin_fd));
 }
 
@@ -489,7 +489,12 @@ static void on_timer_closed(uv_handle_t *handle)
 
 static void on_stdin_poll_closed(uv_handle_t *handle)
 {
-    on_part_closed(handle->data);
+    struct execution *execution = handle->data;
+    struct pooled *pooled = state_of(execution);
+
+    pooled->stdin_open = false;
+    if (pooled->closing > 0)
+        on_part_closed(execution);
 }
 
 static void close_execution(struct execution *execution)
@@ -502,8 +507,6 @@ static void close_execution(struct execution *execution)
     (void)job_streams_close(&pooled->streams, on_part_closed, execution);
     watchdog_close(&pooled->watchdog, on_part_closed, execution);
     uv_close((uv_handle_t *)&pooled->kill, on_timer_closed);
-    if (pooled->stdin_open)
-        uv_close((uv_handle_t *)&pooled->stdin_poll, on_stdin_poll_closed);
 }
 
 const struct executor_ops executor_pool = {

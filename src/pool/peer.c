@@ -57,13 +57,17 @@ struct peer {
 
 /* ---- the end ---- */
 
+static void on_handle_closed(uv_handle_t *handle);
+
+/* The handle is closed with its descriptor: closed later, it would take another one of the same number out of epoll
+ * (uv__platform_invalidate_fd(), libuv src/unix/poll.c). */
 static void stop_io(struct peer *peer)
 {
     if (peer->fd < 0)
         return;
-    (void)uv_poll_stop(&peer->poll);
+    uv_close((uv_handle_t *)&peer->poll, on_handle_closed);
     (void)uv_timer_stop(&peer->timer);
-    (void)close(STEAL_FD(peer->fd)); /* libuv has forgotten it: uv_poll_stop() */
+    (void)close(STEAL_FD(peer->fd));
 }
 
 static void end(struct peer *peer, int result, const struct mandor_err *err)
@@ -750,6 +754,5 @@ void peer_close(struct peer *peer, void (*on_closed)(void *arg), void *arg)
         peer_job_drop(job);
     stop_io(peer);
     peer->over = true;
-    uv_close((uv_handle_t *)&peer->poll, on_handle_closed);
     uv_close((uv_handle_t *)&peer->timer, on_handle_closed);
 }

@@ -9,6 +9,7 @@ struct prints {
     uint32_t magic;
     int fd; /* -1 = closed */
     uv_poll_t poll;
+    bool poll_open, closing;
     char line[PRINTS_LINE];
     size_t len;
     void (*on_line)(void *arg, const char *line);
@@ -17,11 +18,33 @@ struct prints {
     void *closed_arg;
 };
 
+static void try_free(struct prints *prints)
+{
+    if (!prints->closing || prints->poll_open)
+        return;
+    void (*on_closed)(void *arg) = prints->on_closed;
+    void *arg = prints->closed_arg;
+    OBJ_FINI(prints);
+    free(prints);
+    if (on_closed != NULL)
+        on_closed(arg);
+}
+
+static void on_poll_closed(uv_handle_t *handle)
+{
+    struct prints *prints = handle->data;
+    OBJ_CHECK(prints, PRINTS_MAGIC);
+
+    prints->poll_open = false;
+    try_free(prints);
+}
+
+/* The handle goes with its descriptor, see stop_io() of peer.c. */
 static void stop(struct prints *prints)
 {
     if (prints->fd < 0)
         return;
-    (void)uv_poll_stop(&prints->poll);
+    uv_close((uv_handle_t *)&prints->poll, on_poll_closed);
     (void)close(STEAL_FD(prints->fd));
 }
 
@@ -83,6 +106,7 @@ int prints_new(uv_loop_t *loop, int adopt_fd, void (*on_line)(void *arg, const c
         return r;
     }
     STEAL_FD(fd);
+    prints->poll_open = true;
     prints->poll.data = prints;
     (void)uv_poll_start(&prints->poll, UV_READABLE, on_readable);
     *ret = prints;
@@ -100,23 +124,12 @@ void prints_finish(struct prints *prints)
     tell(prints);
 }
 
-static void on_poll_closed(uv_handle_t *handle)
-{
-    struct prints *prints = handle->data;
-    void (*on_closed)(void *arg) = prints->on_closed;
-    void *arg = prints->closed_arg;
-
-    OBJ_FINI(prints);
-    free(prints);
-    if (on_closed != NULL)
-        on_closed(arg);
-}
-
 void prints_close(struct prints *prints, void (*on_closed)(void *arg), void *arg)
 {
     OBJ_CHECK(prints, PRINTS_MAGIC);
     stop(prints);
     prints->on_closed = on_closed;
     prints->closed_arg = arg;
-    uv_close((uv_handle_t *)&prints->poll, on_poll_closed);
+    prints->closing = true;
+    try_free(prints);
 }

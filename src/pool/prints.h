@@ -17,6 +17,7 @@ MUST_CHECK int prints_new(uv_loop_t *loop, int adopt_fd, void (*on_line)(void *a
                           struct prints **ret);
 /* Nobody is left to write: take what the pipe holds. */
 void prints_finish(struct prints *prints);
+/* on_closed may come from inside. */
 void prints_close(struct prints *prints, void (*on_closed)(void *arg), void *arg);
 
 #endif

@@ -473,7 +473,7 @@ def test_jobs_survive_workers_that_are_killed_at_random(mandor):
     """8 workers, one of them killed every 50 ms: every job ends completed, with the result of its own input."""
     count = 100_000 if SOAK else 3000
     configure(mandor, {"p": {"size": 8, "concurrency": 2}}, concurrency=16)
-    lines = [{"pool": "p", "data": {"sleep": 0.002, "result": i}, "attempts": 1000, "backoff": FAST} for i in range(count)]
+    lines = [{"pool": "p", "data": {"sleep": 0.02, "result": i}, "attempts": 1000, "backoff": FAST} for i in range(count)]
     mandor.add_many(lines)
     import random
     chance = random.Random(85)
