@@ -229,6 +229,13 @@ static void on_oom(uv_poll_t *watch, int status, int events)
     child_stop(child, CAUSE_OOM, 0);
 }
 
+void child_unwatch_oom(struct child *child)
+{
+    if (child->oom_watched)
+        uv_close((uv_handle_t *)&child->oom_watch, watch_closed);
+    child->oom_watched = false;
+}
+
 static bool watch(struct child *child, uv_poll_t *handle, int fd, uv_poll_cb on_ready)
 {
     if (uv_poll_init(child->nursery->loop, handle, fd) != 0)
@@ -349,8 +356,7 @@ void child_close(struct child *child)
     list_remove(&child->node);
     if (child->exit_watched)
         uv_close((uv_handle_t *)&child->exit_watch, watch_closed);
-    if (child->oom_watched)
-        uv_close((uv_handle_t *)&child->oom_watch, watch_closed);
+    child_unwatch_oom(child);
     uv_close((uv_handle_t *)&child->timer, watch_closed);
 }
 

@@ -149,6 +149,7 @@ void child_move(struct child *child, enum child_event event);
 void child_launched(struct lane_task *task);
 void child_reap(struct child *child);
 void child_tell_empty(struct child *child);
+void child_unwatch_oom(struct child *child); /* before the slot, whose descriptor it is, is given back */
 
 /* stop.c */
 void child_pulse(struct child *child); /* do what is due now; safe whenever something has changed */

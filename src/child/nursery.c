@@ -217,6 +217,7 @@ static void on_janitor(uv_timer_t *timer)
 void nursery_tidy(struct nursery *nursery, struct child *child)
 {
     struct slot *rest = NULL;
+    child_unwatch_oom(child);
     if (child->slot != NULL)
         rest = slot_give(&nursery->yard, STEAL(child->slot), !child->killed);
     if (rest != NULL || child->tmp_dir != NULL || child->work_dir != NULL)
