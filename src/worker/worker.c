@@ -478,6 +478,7 @@ int worker_run(const struct worker_setup *setup)
     worker_recover(worker);
     scheduler_wake(worker->scheduler);
     (void)uv_run(&worker->loop, UV_RUN_DEFAULT);
+    (void)unlink(worker->setup.lock_path); /* last: it leads to everything else that we made */
 
     worker->scheduler = scheduler_free(worker->scheduler);
     worker->progress = progress_free(worker->progress);
