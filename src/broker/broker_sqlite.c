@@ -722,9 +722,9 @@ static int open_parts(struct sqlite *sq, const char *url, struct mandor_err *err
 
 static int start_threads(struct sqlite *sq)
 {
-    /* SQLite needs little stack; a recovery keeps a few hundred small rows there */
+    /* address space, not memory: only JSON that is nested as deeply as jansson reads it (2048) goes down far */
     const uv_thread_options_t options = { .flags = UV_THREAD_HAS_STACK_SIZE,
-                                          .stack_size = (size_t)512 << 10 };
+                                          .stack_size = (size_t)8 << 20 };
 
     if (sq->threaded_sync) {
         int r = uv_thread_create_ex(&sq->sync_thread, &options, sync_main, sq);

@@ -197,6 +197,12 @@ def test_pool_jobs_are_made_from_their_options(mandor):
     assert spec["pool"] == "thumbs" and spec["data"] == {"a": [1, None]} and "cwd" not in spec
 
 
+def test_data_may_be_nested_as_deeply_as_json_is_read(mandor):
+    deep = "[" * 2040 + "]" * 2040
+    job = mandor.ok("add", "--pool", "thumbs", "--data", deep).lines[0]
+    assert deep in mandor.ok("show", job, "--json").text and deep in mandor.ok("ls", "--json").text
+
+
 # ---- add --from ----
 
 
