@@ -76,7 +76,8 @@ static int start(struct shim *shim)
     shim->in = in[1];
     shim->out = out[0];
     shim->len = 0;
-    if (r == 0 && (fcntl(shim->in, F_SETFL, O_NONBLOCK) < 0 || fcntl(shim->out, F_SETFL, O_NONBLOCK) < 0))
+    if (r == 0 &&
+        (fcntl(shim->in, F_SETFL, O_NONBLOCK) < 0 || fcntl(shim->out, F_SETFL, O_NONBLOCK) < 0))
         r = -errno;
     if (r < 0)
         shim->pid = 0;
@@ -106,7 +107,9 @@ static int ended(struct shim *shim, struct mandor_job *job)
     int status = stop(shim, 0);
 
     if (WIFEXITED(status))
-        (void)snprintf(text, sizeof text, "the command ended with exit code %d instead of an answer", WEXITSTATUS(status));
+        (void)snprintf(text, sizeof text,
+                       "the command ended with exit code %d instead of an answer",
+                       WEXITSTATUS(status));
     else
         (void)snprintf(text, sizeof text, "the command was killed by signal %d", WTERMSIG(status));
     return mandor_worker_fail(job, text);
@@ -164,7 +167,8 @@ static int read_line(struct shim *shim, struct mandor_job *job, size_t *ret_len)
     size_t seen = 0;
 
     for (;;) {
-        char *newline = shim->len > seen ? memchr(shim->bytes + seen, '\n', shim->len - seen) : NULL;
+        char *newline =
+            shim->len > seen ? memchr(shim->bytes + seen, '\n', shim->len - seen) : NULL;
         if (newline != NULL) {
             *newline = '\0';
             *ret_len = (size_t)(newline - shim->bytes) + 1;
@@ -249,14 +253,16 @@ static int answer(struct mandor_job *job, const char *line)
     if (error != NULL)
         return fail_with(job, error, len);
     int r = mandor_worker_result(job, line);
-    return r == -EINVAL ? mandor_worker_fail(job, "the command's answer is not one line of JSON") : r;
+    return r == -EINVAL ? mandor_worker_fail(job, "the command's answer is not one line of JSON")
+                        : r;
 }
 
 static int handle(struct mandor_job *job, void *arg)
 {
     struct shim *shim = arg;
     size_t len = 0;
-    if (shim->pid > 0 && waitpid(shim->pid, NULL, WNOHANG) == shim->pid) { /* it went between two jobs: nobody's fault */
+    if (shim->pid > 0 && waitpid(shim->pid, NULL, WNOHANG) ==
+                             shim->pid) { /* it went between two jobs: nobody's fault */
         shim->pid = 0;
         (void)stop(shim, 0);
     }
@@ -273,15 +279,20 @@ static int handle(struct mandor_job *job, void *arg)
         r = read_line(shim, job, &len);
     if (r == -EPIPE)
         return ended(shim, job);
-    if (r < 0) { /* cancelled, or an endless line: what it says later would be taken for the next job's answer */
+    if (r <
+        0) { /* cancelled, or an endless line: what it says later would be taken for the next job's answer */
         (void)stop(shim, SIGKILL);
-        return r == -EMSGSIZE ? mandor_worker_fail(job, "the command's answer is longer than 16 MiB") : r;
+        return r == -EMSGSIZE
+                   ? mandor_worker_fail(job, "the command's answer is longer than 16 MiB")
+                   : r;
     }
     r = answer(job, shim->bytes);
     memmove(shim->bytes, shim->bytes + len, shim->len - len);
     shim->len -= len;
     if (shim->len > 0) { /* more than one line for one job: nobody can tell whose the next one is */
-        (void)fprintf(stderr, "mandor-shim: the command said more than one line for a job, it is started again\n");
+        (void)fprintf(
+            stderr,
+            "mandor-shim: the command said more than one line for a job, it is started again\n");
         (void)stop(shim, SIGKILL);
     }
     return r;
@@ -299,7 +310,8 @@ int main(int argc, char **argv)
 
     if (argc <= first || (first == 1 && argv[1][0] == '-')) {
         (void)fprintf(stderr, "usage: mandor-shim -- CMD [ARG…]\n"
-                              "Serves a warm pool of mandor: each job is a line of JSON on CMD's stdin, and its answer a line on "
+                              "Serves a warm pool of mandor: each job is a line of JSON on CMD's "
+                              "stdin, and its answer a line on "
                               "stdout; see mandor-pool(7)\n");
         return argc > 1 && strcmp(argv[1], "--help") == 0 ? 0 : 2;
     }

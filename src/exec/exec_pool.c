@@ -146,7 +146,8 @@ static void stop(struct execution *execution, enum cause cause, int64_t grace_ms
     if (first) {
         pooled->stop_asked = true;
         pooled->stop_cause = cause;
-        (void)snprintf(pooled->why, sizeof pooled->why, "%.*s", (int)sizeof pooled->why - 1, why != NULL ? why : "");
+        (void)snprintf(pooled->why, sizeof pooled->why, "%.*s", (int)sizeof pooled->why - 1,
+                       why != NULL ? why : "");
     }
     if (pool_job_withdraw(&pooled->job)) { /* no worker had it: only the sinks are left to end */
         finish(execution, &(struct verdict){ .cause = cause, .exit_code = -1 });
@@ -171,8 +172,12 @@ static void on_stream_ended(struct execution *execution, struct job_stream *stre
     struct pooled *pooled = state_of(execution);
 
     if (stream->result < 0) {
-        stop(execution, pooled->streams.cause, execution_request(execution)->spec->kill_after_ms, pooled->streams.error.msg);
-        push(execution, stream->is_stderr); /* nothing more goes there: take and forget, so that the worker is not held up */
+        stop(execution, pooled->streams.cause, execution_request(execution)->spec->kill_after_ms,
+             pooled->streams.error.msg);
+        push(
+            execution,
+            stream
+                ->is_stderr); /* nothing more goes there: take and forget, so that the worker is not held up */
     }
     open_gate(execution, stream->is_stderr ? GATE_ERR : GATE_OUT);
 }
@@ -186,7 +191,8 @@ static void push(struct execution *execution, bool is_stderr)
     size_t left = late->bytes.len - late->at;
 
     if (left > 0) {
-        size_t taken = stream->ended ? left : filter_feed(stream->filter, late->bytes.data + late->at, left);
+        size_t taken =
+            stream->ended ? left : filter_feed(stream->filter, late->bytes.data + late->at, left);
         late->at += taken;
         if (late->at == late->bytes.len) {
             buf_done(&late->bytes);
@@ -246,7 +252,8 @@ static void close_stdin(struct pooled *pooled)
     pooled->feeder = NULL;
     if (pooled->stdin_fd < 0)
         return;
-    uv_close((uv_handle_t *)&pooled->stdin_poll, on_stdin_poll_closed); /* with its descriptor, see stop_io() of peer.c */
+    uv_close((uv_handle_t *)&pooled->stdin_poll,
+             on_stdin_poll_closed); /* with its descriptor, see stop_io() of peer.c */
     (void)close(STEAL_FD(pooled->stdin_fd));
 }
 
@@ -304,7 +311,8 @@ static int open_stdin(struct execution *execution, struct mandor_err *err)
     pooled->stdin_poll.data = execution;
     pooled->stdin_open = true;
     pooled->stdin_fd = pair[0];
-    return feeder_start(request->env->loop, request->spec->stdin_src.bytes, pair[1], on_fed, execution, &pooled->feeder, err);
+    return feeder_start(request->env->loop, request->spec->stdin_src.bytes, pair[1], on_fed,
+                        execution, &pooled->feeder, err);
 }
 
 /* ---- the job's other events ---- */
@@ -371,7 +379,8 @@ static void on_done(void *arg, json_t *result, json_t *error)
         verdict.exit_code = exit_code_of(error);
         const char *message = json_string_value(json_object_get(error, "message"));
         int limit = (int)sizeof verdict.error - 1;
-        while (limit > 0 && (message[strnlen(message, (size_t)limit)] & 0xc0) == 0x80) /* cut between characters */
+        while (limit > 0 && (message[strnlen(message, (size_t)limit)] & 0xc0) ==
+                                0x80) /* cut between characters */
             limit--;
         (void)snprintf(verdict.error, sizeof verdict.error, "%.*s", limit, message);
     }
@@ -426,7 +435,8 @@ static int start(struct execution *execution, struct mandor_err *err)
     return 0;
 }
 
-static void sink_ready(struct execution *execution, struct sink *sink, int result, const struct mandor_err *err)
+static void sink_ready(struct execution *execution, struct sink *sink, int result,
+                       const struct mandor_err *err)
 {
     struct job_stream *stream = job_streams_by_sink(&state_of(execution)->streams, sink);
 
@@ -503,7 +513,8 @@ static void close_execution(struct execution *execution)
 
     BUG_ON(!pooled->ended);
     close_stdin(pooled);
-    pooled->closing = 5u + pooled->stdin_open; /* two filters, the watchdog's two timers, kill, stdin */
+    pooled->closing =
+        5u + pooled->stdin_open; /* two filters, the watchdog's two timers, kill, stdin */
     (void)job_streams_close(&pooled->streams, on_part_closed, execution);
     watchdog_close(&pooled->watchdog, on_part_closed, execution);
     uv_close((uv_handle_t *)&pooled->kill, on_timer_closed);

@@ -41,7 +41,8 @@ static int open_one(struct job_streams *streams, struct job_stream *stream, bool
     const struct execution_request *request = execution_request(streams->execution);
     const struct spec *spec = request->spec;
     struct sink *sink = is_stderr ? request->err : request->out;
-    static const struct filter_events events = { .on_activity = on_activity, .on_ended = on_filter_ended };
+    static const struct filter_events events = { .on_activity = on_activity,
+                                                 .on_ended = on_filter_ended };
     struct filter_options options = {
         .frame = is_stderr && spec->frame != FRAME_RAW ? FRAME_LINES : spec->frame,
         .frame_max = (size_t)spec->frame_max_bytes,
@@ -88,8 +89,8 @@ void job_streams_fail(struct job_streams *streams, enum cause cause, const struc
 
 void job_streams_judge(const struct job_streams *streams, struct verdict *verdict)
 {
-    if (!streams->failed ||
-        (verdict->cause != CAUSE_EXIT && verdict->cause != CAUSE_SIGNAL && verdict->cause != streams->cause))
+    if (!streams->failed || (verdict->cause != CAUSE_EXIT && verdict->cause != CAUSE_SIGNAL &&
+                             verdict->cause != streams->cause))
         return;
     verdict->cause = streams->cause;
     (void)snprintf(verdict->error, sizeof verdict->error, "%s", streams->error.msg);

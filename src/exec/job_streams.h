@@ -27,7 +27,8 @@ struct job_streams {
 
 /* Make both filters for the request's sinks.  0 or -errno (then job_streams_close() is still due). */
 MUST_CHECK int job_streams_open(struct job_streams *streams, struct execution *execution,
-                                void (*on_ended)(struct execution *execution, struct job_stream *stream));
+                                void (*on_ended)(struct execution *execution,
+                                                 struct job_stream *stream));
 struct job_stream *job_streams_of(struct job_streams *streams, bool is_stderr);
 struct job_stream *job_streams_by_sink(struct job_streams *streams, const struct sink *sink);
 

@@ -39,7 +39,8 @@ static void on_idle(uv_timer_t *timer)
 }
 
 void watchdog_init(struct watchdog *watchdog, struct job_streams *streams,
-                   void (*on_expired)(struct execution *execution, enum cause cause, const char *why))
+                   void (*on_expired)(struct execution *execution, enum cause cause,
+                                      const char *why))
 {
     uv_loop_t *loop = execution_request(streams->execution)->env->loop;
 

@@ -15,7 +15,8 @@ struct watchdog {
 
 /* on_expired: timeout, or idle_timeout with its reason; each at most once a start. */
 void watchdog_init(struct watchdog *watchdog, struct job_streams *streams,
-                   void (*on_expired)(struct execution *execution, enum cause cause, const char *why));
+                   void (*on_expired)(struct execution *execution, enum cause cause,
+                                      const char *why));
 /* The job runs from now on (again). */
 void watchdog_start(struct watchdog *watchdog);
 void watchdog_stop(struct watchdog *watchdog);

@@ -9,8 +9,8 @@
 #include "base/units.h"
 #include "os/proc.h"
 
-#define TREE_MAX      ((size_t)4096)           /* processes that are followed */
-#define GROWTH_FLOOR  ((int64_t)64 << 20)      /* memory that any library may take at its first use */
+#define TREE_MAX      ((size_t)4096)      /* processes that are followed */
+#define GROWTH_FLOOR  ((int64_t)64 << 20) /* memory that any library may take at its first use */
 #define GROWTH_FACTOR 4
 
 /* A small file of /proc/PID.  Bytes (text is terminated), or -errno. */
@@ -54,7 +54,8 @@ static int64_t proportional(pid_t pid)
     if (read_proc(pid, "smaps_rollup", text, sizeof text) < 0)
         return resident(pid);
     const char *line = strstr(text, "\nPss:");
-    return line != NULL && sscanf(line, "\nPss: %lld", &kib) == 1 ? (int64_t)kib * 1024 : resident(pid);
+    return line != NULL && sscanf(line, "\nPss: %lld", &kib) == 1 ? (int64_t)kib * 1024
+                                                                  : resident(pid);
 }
 
 static int look_at_tree(pid_t pid, struct inspection *ret)
@@ -126,11 +127,13 @@ static void name_new_fd(pid_t pid, const struct inspection *base, struct inspect
         (void)snprintf(path, sizeof path, "/proc/%d/fd/%u", (int)pid, fd);
         ssize_t n = readlink(path, target, sizeof target - 1);
         target[n > 0 ? n : 0] = '\0';
-        (void)snprintf(ret->drift, sizeof ret->drift, "%zu descriptors, %zu after HELLO; %u is '%s'", ret->fds, base->fds, fd,
+        (void)snprintf(ret->drift, sizeof ret->drift,
+                       "%zu descriptors, %zu after HELLO; %u is '%s'", ret->fds, base->fds, fd,
                        target);
         return;
     }
-    (void)snprintf(ret->drift, sizeof ret->drift, "%zu descriptors, %zu after HELLO", ret->fds, base->fds);
+    (void)snprintf(ret->drift, sizeof ret->drift, "%zu descriptors, %zu after HELLO", ret->fds,
+                   base->fds);
 }
 
 static void compare(pid_t pid, const struct inspection *base, struct inspection *ret)
@@ -140,14 +143,16 @@ static void compare(pid_t pid, const struct inspection *base, struct inspection 
     if (ret->fds > base->fds)
         name_new_fd(pid, base, ret);
     else if (ret->processes > base->processes)
-        (void)snprintf(ret->drift, sizeof ret->drift, "%zu processes below it, %zu after HELLO", ret->processes,
-                       base->processes);
+        (void)snprintf(ret->drift, sizeof ret->drift, "%zu processes below it, %zu after HELLO",
+                       ret->processes, base->processes);
     else if (!str_eq(ret->cwd, base->cwd))
         (void)snprintf(ret->drift, sizeof ret->drift, "working directory '%.150s'", ret->cwd);
     else if (ret->env_hash != base->env_hash)
         (void)snprintf(ret->drift, sizeof ret->drift, "its environment was written to");
-    else if (ret->memory_bytes > base->memory_bytes * GROWTH_FACTOR && ret->memory_bytes - base->memory_bytes > GROWTH_FLOOR)
-        (void)snprintf(ret->drift, sizeof ret->drift, "memory %s, %s after HELLO", units_print_size(ret->memory_bytes, now),
+    else if (ret->memory_bytes > base->memory_bytes * GROWTH_FACTOR &&
+             ret->memory_bytes - base->memory_bytes > GROWTH_FLOOR)
+        (void)snprintf(ret->drift, sizeof ret->drift, "memory %s, %s after HELLO",
+                       units_print_size(ret->memory_bytes, now),
                        units_print_size(base->memory_bytes, then));
 }
 

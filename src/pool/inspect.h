@@ -10,8 +10,9 @@
 #define INSPECT_FDS 1024 /* descriptors that are told apart */
 
 struct inspection {
-    int64_t memory_bytes; /* of pid and its descendants; shared pages of several processes are counted in part */
-    size_t processes;     /* descendants */
+    int64_t
+        memory_bytes; /* of pid and its descendants; shared pages of several processes are counted in part */
+    size_t processes; /* descendants */
     /* Deep looks only. */
     bool deep;
     size_t fds;

@@ -16,10 +16,11 @@
 #include "pool/wire.h"
 #include "pool/wire_json.h"
 
-#define PEER_MAGIC  0x70656572u
-#define READ_SIZE   ((size_t)64 << 10)
-#define TURN_READS  4                  /* reads of one loop turn */
-#define DRAIN_MAX   ((size_t)4 << 20)  /* bytes read after the process died: more than a socket buffer holds */
+#define PEER_MAGIC 0x70656572u
+#define READ_SIZE  ((size_t)64 << 10)
+#define TURN_READS 4 /* reads of one loop turn */
+#define DRAIN_MAX \
+    ((size_t)4 << 20) /* bytes read after the process died: more than a socket buffer holds */
 #define CONTROL_MAX ((size_t)256 << 10) /* unread control frames, bytes */
 #define KEEP_MAX    ((size_t)256 << 10) /* a larger output buffer is freed when it is empty */
 #define NAME_SIZE   128
@@ -39,10 +40,10 @@ struct peer {
 
     struct wire_decoder decoder;
     struct buf out;
-    size_t out_at;      /* bytes of out that are written */
-    size_t out_bulk;    /* bytes of JOB and CHUNK put into out since it was empty */
-    bool corked, deaf;  /* deaf: writing failed, nothing more is sent */
-    bool job_last;      /* the newest frame put was a JOB */
+    size_t out_at;       /* bytes of out that are written */
+    size_t out_bulk;     /* bytes of JOB and CHUNK put into out since it was empty */
+    bool corked, deaf;   /* deaf: writing failed, nothing more is sent */
+    bool job_last;       /* the newest frame put was a JOB */
     uint64_t unread_job; /* its number, when the worker is known not to have read it */
 
     bool greeted, bye_sent, over, closing;
@@ -140,7 +141,8 @@ static void forget_out(struct peer *peer)
 static void flush(struct peer *peer)
 {
     while (!peer->deaf && peer->fd >= 0 && out_left(peer) > 0) {
-        ssize_t n = RETRY_EINTR(send(peer->fd, peer->out.data + peer->out_at, out_left(peer), MSG_NOSIGNAL));
+        ssize_t n = RETRY_EINTR(
+            send(peer->fd, peer->out.data + peer->out_at, out_left(peer), MSG_NOSIGNAL));
         if (n < 0 && errno == EAGAIN)
             break;
         if (n < 0) {
@@ -156,8 +158,8 @@ static void flush(struct peer *peer)
 }
 
 /* Put one frame into the output.  0, -EMSGSIZE or -ENOMEM. */
-static int put(struct peer *peer, enum wire_type type, enum wire_stream stream, bool last, uint64_t job,
-               const void *payload, size_t len)
+static int put(struct peer *peer, enum wire_type type, enum wire_stream stream, bool last,
+               uint64_t job, const void *payload, size_t len)
 {
     unsigned char header[WIRE_HEADER_SIZE];
 
@@ -189,7 +191,8 @@ static int put(struct peer *peer, enum wire_type type, enum wire_stream stream, 
 
 /* A small frame of ours.  Nothing can be done about missing memory but to give the connection up: the credit would be lost. */
 PRINTF_LIKE(5, 6)
-static void control(struct peer *peer, enum wire_type type, enum wire_stream stream, uint64_t job, const char *fmt, ...)
+static void control(struct peer *peer, enum wire_type type, enum wire_stream stream, uint64_t job,
+                    const char *fmt, ...)
 {
     char text[WIRE_CONTROL_MAX];
     va_list args;
@@ -216,7 +219,7 @@ static const char *quoted(const char *text, char *out, size_t size)
 
 static struct peer_job *find_job(struct peer *peer, uint64_t number)
 {
-    LIST_FOREACH (job, &peer->jobs, struct peer_job, node)
+    LIST_FOREACH(job, &peer->jobs, struct peer_job, node)
         if (job->number == number)
             return job;
     return NULL;
@@ -225,9 +228,10 @@ static struct peer_job *find_job(struct peer *peer, uint64_t number)
 /* The payload of JOB, malloc'ed. */
 static char *job_text(const struct peer_task *task)
 {
-    SCOPED_JSON *json = json_pack("{s:s, s:s, s:I, s:O?, s:I, s:b}", "id", task->id, "queue", task->queue, "attempt",
-                                  (json_int_t)task->attempt, "data", (json_t *)(uintptr_t)task->data, "timeout_ms",
-                                  (json_int_t)task->timeout_ms, "stdin", (int)task->has_stdin);
+    SCOPED_JSON *json =
+        json_pack("{s:s, s:s, s:I, s:O?, s:I, s:b}", "id", task->id, "queue", task->queue,
+                  "attempt", (json_int_t)task->attempt, "data", (json_t *)(uintptr_t)task->data,
+                  "timeout_ms", (json_int_t)task->timeout_ms, "stdin", (int)task->has_stdin);
     return json != NULL ? json_text(json) : NULL;
 }
 
@@ -286,7 +290,8 @@ void peer_job_took(struct peer_job *job, bool is_stderr, size_t len)
     uint64_t bytes = job->owed[is_stderr];
     BUG_ON(wire_credit_grant(&job->credit[is_stderr], bytes) < 0);
     job->owed[is_stderr] = 0;
-    control(job->peer, WIRE_CREDIT, is_stderr ? WIRE_STDERR : WIRE_STDOUT, job->number, "{\"bytes\":%" PRIu64 "}", bytes);
+    control(job->peer, WIRE_CREDIT, is_stderr ? WIRE_STDERR : WIRE_STDOUT, job->number,
+            "{\"bytes\":%" PRIu64 "}", bytes);
 }
 
 void peer_job_cancel(struct peer_job *job, const char *reason, int64_t grace_ms)
@@ -294,8 +299,9 @@ void peer_job_cancel(struct peer_job *job, const char *reason, int64_t grace_ms)
     char text[512];
 
     if (job->peer != NULL)
-        control(job->peer, WIRE_CANCEL, WIRE_STDIN, job->number, "{\"reason\":%s,\"grace_ms\":%" PRId64 "}",
-                quoted(reason, text, sizeof text), MAX(grace_ms, (int64_t)0));
+        control(job->peer, WIRE_CANCEL, WIRE_STDIN, job->number,
+                "{\"reason\":%s,\"grace_ms\":%" PRId64 "}", quoted(reason, text, sizeof text),
+                MAX(grace_ms, (int64_t)0));
 }
 
 void peer_job_drop(struct peer_job *job)
@@ -313,7 +319,8 @@ static bool get_object(struct peer *peer, const struct wire_frame *frame, struct
     size_t at;
 
     if (wire_json_parse(frame->payload, frame->len, ret, &at) < 0)
-        fail(peer, -EPROTO, "%s is not JSON at byte %zu of its payload", wire_type_name(frame->type), at);
+        fail(peer, -EPROTO, "%s is not JSON at byte %zu of its payload",
+             wire_type_name(frame->type), at);
     else if (wire_json_kind(*ret) != 'o')
         fail(peer, -EPROTO, "expected an object in %s", wire_type_name(frame->type));
     return !peer->over;
@@ -327,28 +334,31 @@ static bool get_text(struct wire_json object, const char *key, char *text, size_
         return false;
     }
     /* a cut may have split a character */
-    for (size_t len = strlen(text); len + 1 >= size && len > 0 && ((unsigned char)text[len - 1] & 0x80); len--)
+    for (size_t len = strlen(text);
+         len + 1 >= size && len > 0 && ((unsigned char)text[len - 1] & 0x80); len--)
         text[len - 1] = '\0';
     return true;
 }
 
-static bool need_text(struct peer *peer, const struct wire_frame *frame, struct wire_json object, const char *key,
-                      char *text, size_t size)
+static bool need_text(struct peer *peer, const struct wire_frame *frame, struct wire_json object,
+                      const char *key, char *text, size_t size)
 {
     if (!get_text(object, key, text, size))
         fail(peer, -EPROTO, "expected text as '%s' of %s", key, wire_type_name(frame->type));
     return !peer->over;
 }
 
-static bool need_number(struct peer *peer, const struct wire_frame *frame, struct wire_json object, const char *key,
-                        uint64_t max, uint64_t *ret)
+static bool need_number(struct peer *peer, const struct wire_frame *frame, struct wire_json object,
+                        const char *key, uint64_t max, uint64_t *ret)
 {
     if (wire_json_uint(wire_json_member(object, key), max, ret) < 0)
-        fail(peer, -EPROTO, "expected a whole number up to %" PRIu64 " as '%s' of %s", max, key, wire_type_name(frame->type));
+        fail(peer, -EPROTO, "expected a whole number up to %" PRIu64 " as '%s' of %s", max, key,
+             wire_type_name(frame->type));
     return !peer->over;
 }
 
-static bool get_number(struct peer *peer, const struct wire_frame *frame, const char *key, uint64_t max, uint64_t *ret)
+static bool get_number(struct peer *peer, const struct wire_frame *frame, const char *key,
+                       uint64_t max, uint64_t *ret)
 {
     struct wire_json object;
 
@@ -364,12 +374,14 @@ static json_t *get_tree(struct peer *peer, const struct wire_frame *frame)
     size_t at;
 
     if (wire_json_parse(frame->payload, frame->len, &value, &at) < 0) {
-        fail(peer, -EPROTO, "%s is not JSON at byte %zu of its payload", wire_type_name(frame->type), at);
+        fail(peer, -EPROTO, "%s is not JSON at byte %zu of its payload",
+             wire_type_name(frame->type), at);
         return NULL;
     }
     json_t *json = json_loadb(value.text, value.len, flags, &error);
     if (json == NULL && json_error_code(&error) == json_error_numeric_overflow)
-        json = json_loadb(value.text, value.len, flags | JSON_DECODE_INT_AS_REAL, &error); /* valid, and too long for 64 bits */
+        json = json_loadb(value.text, value.len, flags | JSON_DECODE_INT_AS_REAL,
+                          &error); /* valid, and too long for 64 bits */
     if (json == NULL)
         fail(peer, -EPROTO, "%s cannot be read: %s", wire_type_name(frame->type), error.text);
     return json;
@@ -396,13 +408,16 @@ static void on_hello(struct peer *peer, const struct wire_frame *frame)
     if (!get_object(peer, frame, &object))
         return;
     if (!speaks_our_version(object)) {
-        control(peer, WIRE_BYE, WIRE_STDIN, 0, "{\"reason\":\"no common version: mandor speaks %d\"}", WIRE_VERSION);
+        control(peer, WIRE_BYE, WIRE_STDIN, 0,
+                "{\"reason\":\"no common version: mandor speaks %d\"}", WIRE_VERSION);
         flush(peer);
-        fail(peer, -EPROTO, "no common version: mandor speaks %d, the worker does not", WIRE_VERSION);
+        fail(peer, -EPROTO, "no common version: mandor speaks %d, the worker does not",
+             WIRE_VERSION);
         return;
     }
     uint64_t concurrency = peer->options.concurrency;
-    if (!need_text(peer, frame, object, "name", name, sizeof name) || !need_text(peer, frame, object, "sdk", sdk, sizeof sdk) ||
+    if (!need_text(peer, frame, object, "name", name, sizeof name) ||
+        !need_text(peer, frame, object, "sdk", sdk, sizeof sdk) ||
         !need_number(peer, frame, object, "credit", WIRE_CREDIT_MAX, &peer->worker_credit) ||
         (wire_json_member(object, "concurrency").text != NULL &&
          !need_number(peer, frame, object, "concurrency", WIRE_NUMBER_MAX, &concurrency)))
@@ -413,7 +428,8 @@ static void on_hello(struct peer *peer, const struct wire_frame *frame)
     }
     peer->options.concurrency = (unsigned)MIN(concurrency, (uint64_t)peer->options.concurrency);
     peer->greeted = true;
-    control(peer, WIRE_HELLO, WIRE_STDIN, 0, "{\"version\":%d,\"pool\":%s,\"concurrency\":%u,\"credit\":%zu}", WIRE_VERSION,
+    control(peer, WIRE_HELLO, WIRE_STDIN, 0,
+            "{\"version\":%d,\"pool\":%s,\"concurrency\":%u,\"credit\":%zu}", WIRE_VERSION,
             quoted(peer->options.pool, pool, sizeof pool), peer->options.concurrency, PEER_WINDOW);
     (void)uv_timer_stop(&peer->timer);
     if (peer->options.ping_interval_ms > 0)
@@ -433,8 +449,9 @@ static void on_chunk(struct peer *peer, struct peer_job *job, const struct wire_
             return;
         }
         if (wire_credit_spend(&job->credit[is_stderr], frame->total) < 0) {
-            fail(peer, -EPROTO, "CHUNK of %zu bytes of %s with credit for %" PRIu64 ", job %" PRIu64, frame->total, stream,
-                 job->credit[is_stderr], frame->job);
+            fail(peer, -EPROTO,
+                 "CHUNK of %zu bytes of %s with credit for %" PRIu64 ", job %" PRIu64, frame->total,
+                 stream, job->credit[is_stderr], frame->job);
             return;
         }
     }
@@ -453,8 +470,10 @@ static void on_credit(struct peer *peer, struct peer_job *job, const struct wire
     if (!get_number(peer, frame, "bytes", WIRE_CREDIT_MAX, &bytes))
         return;
     if (wire_credit_grant(&job->stdin_credit, bytes) < 0)
-        fail(peer, -EPROTO, "CREDIT of %" PRIu64 " bytes for stdin, job %" PRIu64 ", expected 1 up to 2^31-1 in all", bytes,
-             frame->job);
+        fail(peer, -EPROTO,
+             "CREDIT of %" PRIu64 " bytes for stdin, job %" PRIu64
+             ", expected 1 up to 2^31-1 in all",
+             bytes, frame->job);
     else
         job->events->on_room(job->arg);
 }
@@ -467,7 +486,8 @@ static void on_done(struct peer *peer, struct peer_job *job, const struct wire_f
     if (value == NULL)
         return;
     if (is_error && !json_is_string(json_object_get(value, "message"))) {
-        fail(peer, -EPROTO, "expected an object with text as 'message' in ERROR, job %" PRIu64, frame->job);
+        fail(peer, -EPROTO, "expected an object with text as 'message' in ERROR, job %" PRIu64,
+             frame->job);
         return;
     }
     peer_job_drop(job);
@@ -528,8 +548,8 @@ static void on_frame(struct peer *peer, const struct wire_frame *frame)
     SCOPED_JSON *value = NULL;
 
     if (frame->job != 0 && job == NULL) {
-        fail(peer, -EPROTO, "%s for job %" PRIu64 ", which this worker does not have", wire_type_name(frame->type),
-             frame->job);
+        fail(peer, -EPROTO, "%s for job %" PRIu64 ", which this worker does not have",
+             wire_type_name(frame->type), frame->job);
         return;
     }
     switch (frame->type) {
@@ -628,7 +648,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
     bool was_full = out_left(peer) > 0;
     flush(peer);
     if (was_full && out_left(peer) == 0)
-        LIST_FOREACH (job, &peer->jobs, struct peer_job, node)
+        LIST_FOREACH(job, &peer->jobs, struct peer_job, node)
             job->events->on_room(job->arg);
 }
 
@@ -664,23 +684,27 @@ static void on_timer(uv_timer_t *timer)
         peer->quiet_since_ms = now;
         control(peer, WIRE_PING, WIRE_STDIN, 0, "{\"n\":%" PRIu64 "}", peer->ping);
     } else if (now - peer->quiet_since_ms >= peer->options.ping_interval_ms) {
-        fail(peer, -ETIMEDOUT, "no answer to PING within %" PRId64 " ms", now - peer->quiet_since_ms);
+        fail(peer, -ETIMEDOUT, "no answer to PING within %" PRId64 " ms",
+             now - peer->quiet_since_ms);
     }
 }
 
 /* ---- life ---- */
 
-int peer_new(uv_loop_t *loop, int adopt_fd, const struct peer_options *options, const struct peer_events *events,
-             void *arg, struct peer **ret)
+int peer_new(uv_loop_t *loop, int adopt_fd, const struct peer_options *options,
+             const struct peer_events *events, void *arg, struct peer **ret)
 {
     SCOPED_FD fd = adopt_fd;
     struct peer *peer = calloc(1, sizeof *peer);
 
     if (peer == NULL)
         return -ENOMEM;
-    *peer = (struct peer){
-        .magic = PEER_MAGIC, .options = *options, .events = *events, .arg = arg, .fd = fd, .handles = 2
-    };
+    *peer = (struct peer){ .magic = PEER_MAGIC,
+                           .options = *options,
+                           .events = *events,
+                           .arg = arg,
+                           .fd = fd,
+                           .handles = 2 };
     list_init(&peer->jobs);
     wire_decoder_init(&peer->decoder, WIRE_WORKER, true);
     int r = uv_poll_init(loop, &peer->poll, fd); /* sets O_NONBLOCK */
@@ -750,7 +774,7 @@ void peer_close(struct peer *peer, void (*on_closed)(void *arg), void *arg)
     peer->closing = true;
     peer->on_closed = on_closed;
     peer->closed_arg = arg;
-    LIST_FOREACH (job, &peer->jobs, struct peer_job, node)
+    LIST_FOREACH(job, &peer->jobs, struct peer_job, node)
         peer_job_drop(job);
     stop_io(peer);
     peer->over = true;

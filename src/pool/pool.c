@@ -24,8 +24,9 @@
 #define STEADY_MS        5000 /* who has lived so long has started well */
 #define BACKOFF_FIRST_MS 200
 #define BACKOFF_LAST_MS  30000
-#define BACKOFF_READY_MS 1000 /* the longest after a HELLO: it can start, and may have been killed from outside */
-#define LEAD_PART        10 /* the successor is started when a tenth of max_jobs is left */
+#define BACKOFF_READY_MS \
+    1000 /* the longest after a HELLO: it can start, and may have been killed from outside */
+#define LEAD_PART 10 /* the successor is started when a tenth of max_jobs is left */
 
 double pool_random01(struct pool *pool)
 {
@@ -41,20 +42,22 @@ double pool_random01(struct pool *pool)
 
 static bool is_fresh(const struct warm *warm)
 {
-    return (warm->state == WARM_SPAWNING || warm->state == WARM_GREETING || warm->state == WARM_READY) && !warm->replacing &&
-           !warm->spent;
+    return (warm->state == WARM_SPAWNING || warm->state == WARM_GREETING ||
+            warm->state == WARM_READY) &&
+           !warm->replacing && !warm->spent;
 }
 
 struct census {
-    int64_t fresh, fresh_ready, starting, replacing, room; /* room: jobs that the fresh could take together */
-    int64_t busy;                                          /* jobs that the fresh hold */
+    int64_t fresh, fresh_ready, starting, replacing,
+        room;     /* room: jobs that the fresh could take together */
+    int64_t busy; /* jobs that the fresh hold */
 };
 
 static struct census count(const struct pool *pool)
 {
     struct census census = { 0 };
 
-    LIST_FOREACH (warm, &pool->warms, struct warm, node) {
+    LIST_FOREACH(warm, &pool->warms, struct warm, node) {
         census.starting += warm->state == WARM_SPAWNING || warm->state == WARM_GREETING;
         census.replacing += warm->replacing && warm->state == WARM_READY;
         if (!is_fresh(warm))
@@ -84,7 +87,8 @@ static void note_failure(struct pool *pool, const char *why, int64_t started_ms,
 
     pool->failed_starts++;
     (void)snprintf(pool->last_error, sizeof pool->last_error, "%.230s", why);
-    if (pool->failures > 0 && started_ms < pool->failed_ms) { /* of the same volley: no further news */
+    if (pool->failures > 0 &&
+        started_ms < pool->failed_ms) { /* of the same volley: no further news */
         log_warn("pool %s: a worker failed to start: %s", pool->options.name, why);
         return;
     }
@@ -93,7 +97,8 @@ static void note_failure(struct pool *pool, const char *why, int64_t started_ms,
     pool->failures++;
     pool->failed_ms = now;
     pool->next_start_ms = now + delay_ms;
-    log_warn("pool %s: a worker failed to start: %s; trying again in %" PRId64 " ms", pool->options.name, why, delay_ms);
+    log_warn("pool %s: a worker failed to start: %s; trying again in %" PRId64 " ms",
+             pool->options.name, why, delay_ms);
 }
 
 static void start_missing(struct pool *pool)
@@ -112,18 +117,21 @@ static void start_missing(struct pool *pool)
 
 void pool_note_end(struct pool *pool, struct warm *warm)
 {
-    bool early = !warm->was_ready || (warm->jobs_given == 0 && clock_mono_ms() - warm->ready_ms < EARLY_MS);
+    bool early =
+        !warm->was_ready || (warm->jobs_given == 0 && clock_mono_ms() - warm->ready_ms < EARLY_MS);
 
     if (warm->expected || warm->killed_for_job)
         return;
     if (early) {
-        note_failure(pool, warm->why, warm->started_ms, warm->was_ready ? BACKOFF_READY_MS : BACKOFF_LAST_MS);
+        note_failure(pool, warm->why, warm->started_ms,
+                     warm->was_ready ? BACKOFF_READY_MS : BACKOFF_LAST_MS);
         return;
     }
     pool->deaths++;
-    (void)snprintf(pool->last_error, sizeof pool->last_error, "worker %d: %.200s", (int)warm->pid, warm->why);
-    log_warn("pool %s: worker %d died with %zu job%s: %s", pool->options.name, (int)warm->pid, warm->held_count,
-             warm->held_count == 1 ? "" : "s", warm->why);
+    (void)snprintf(pool->last_error, sizeof pool->last_error, "worker %d: %.200s", (int)warm->pid,
+                   warm->why);
+    log_warn("pool %s: worker %d died with %zu job%s: %s", pool->options.name, (int)warm->pid,
+             warm->held_count, warm->held_count == 1 ? "" : "s", warm->why);
 }
 
 /* ---- going ---- */
@@ -132,7 +140,7 @@ static void find_due(struct pool *pool)
 {
     int64_t now = clock_mono_ms();
 
-    LIST_FOREACH (warm, &pool->warms, struct warm, node) {
+    LIST_FOREACH(warm, &pool->warms, struct warm, node) {
         if (warm->state != WARM_READY || warm->due != NULL)
             continue;
         int64_t lead = MAX(warm->jobs_max / LEAD_PART, warm->options.concurrency);
@@ -140,7 +148,8 @@ static void find_due(struct pool *pool)
             warm->due = "configuration";
         else if (warm->age_max_ms > 0 && now - warm->started_ms >= warm->age_max_ms)
             warm->due = "max_age";
-        else if (warm->jobs_max > 0 && warm->jobs_given > 0 && warm->jobs_given >= warm->jobs_max - lead)
+        else if (warm->jobs_max > 0 && warm->jobs_given > 0 &&
+                 warm->jobs_given >= warm->jobs_max - lead)
             warm->due = "max_jobs";
     }
 }
@@ -152,13 +161,14 @@ static void mark_due(struct pool *pool)
     int64_t marked = count(pool).replacing;
 
     find_due(pool);
-    LIST_FOREACH (warm, &pool->warms, struct warm, node) {
+    LIST_FOREACH(warm, &pool->warms, struct warm, node) {
         if (marked >= most)
             return;
         if (warm->state == WARM_READY && warm->due != NULL && !warm->replacing) {
             warm->replacing = true;
             marked++;
-            log_debug("pool", "pool %s: worker %d is being replaced: %s", pool->options.name, (int)warm->pid, warm->due);
+            log_debug("pool", "pool %s: worker %d is being replaced: %s", pool->options.name,
+                      (int)warm->pid, warm->due);
         }
     }
 }
@@ -175,7 +185,7 @@ static void retire_replaced(struct pool *pool)
     struct census census = count(pool);
     bool succeeded = census.fresh_ready >= wanted(pool, &census);
 
-    LIST_FOREACH (warm, &pool->warms, struct warm, node)
+    LIST_FOREACH(warm, &pool->warms, struct warm, node)
         if (warm->state == WARM_READY && (warm->spent || (warm->replacing && succeeded)))
             retire(pool, warm, warm->due != NULL ? warm->due : "max_jobs");
 }
@@ -185,7 +195,7 @@ static void shrink(struct pool *pool)
     struct census census = count(pool);
     int64_t spare = census.fresh - wanted(pool, &census), now = clock_mono_ms();
 
-    LIST_FOREACH (warm, &pool->warms, struct warm, node) {
+    LIST_FOREACH(warm, &pool->warms, struct warm, node) {
         if (spare <= 0)
             return;
         if (!is_fresh(warm) || warm->held_count > 0 ||
@@ -245,7 +255,7 @@ static struct warm *pick(struct pool *pool)
 {
     struct warm *best = NULL;
 
-    LIST_FOREACH (warm, &pool->warms, struct warm, node)
+    LIST_FOREACH(warm, &pool->warms, struct warm, node)
         if (warm_has_room(warm) && better(warm, best))
             best = warm;
     return best;
@@ -253,12 +263,14 @@ static struct warm *pick(struct pool *pool)
 
 static void refuse(struct pool_job *job, int code)
 {
-    struct verdict verdict = {
-        .cause = CAUSE_SPAWN, .exit_code = -1, .stage = STAGE_PREPARE, .spawn_errno = code == -EMSGSIZE ? E2BIG : -code
-    };
+    struct verdict verdict = { .cause = CAUSE_SPAWN,
+                               .exit_code = -1,
+                               .stage = STAGE_PREPARE,
+                               .spawn_errno = code == -EMSGSIZE ? E2BIG : -code };
 
     (void)snprintf(verdict.error, sizeof verdict.error, "%s",
-                   code == -EMSGSIZE ? "the job's data is longer than a frame of 16 MiB can hold" : strerror(-code));
+                   code == -EMSGSIZE ? "the job's data is longer than a frame of 16 MiB can hold"
+                                     : strerror(-code));
     job->events->on_lost(job->arg, &verdict);
 }
 
@@ -294,7 +306,9 @@ void pool_submit(struct pool *pool, struct pool_job *job, const struct peer_task
                  const struct pool_job_events *events, void *arg)
 {
     OBJ_CHECK(pool, POOL_MAGIC);
-    *job = (struct pool_job){ .pool = pool, .task = task, .events = events, .arg = arg, .waiting = true };
+    *job = (struct pool_job){
+        .pool = pool, .task = task, .events = events, .arg = arg, .waiting = true
+    };
     list_push_back(&pool->waiting, &job->node);
     pool->waiting_count++;
     (void)uv_idle_start(&pool->turn, on_turn);
@@ -315,7 +329,8 @@ bool pool_job_withdraw(struct pool_job *job)
     job->waiting = false;
     list_remove(&job->node);
     job->pool->waiting_count--;
-    (void)uv_idle_start(&job->pool->turn, on_turn); /* it may have been the last of a pool that leaves */
+    (void)uv_idle_start(&job->pool->turn,
+                        on_turn); /* it may have been the last of a pool that leaves */
     return true;
 }
 
@@ -352,7 +367,7 @@ static void on_tick(uv_timer_t *timer)
     int64_t now = clock_mono_ms();
     OBJ_CHECK(pool, POOL_MAGIC);
 
-    LIST_FOREACH (warm, &pool->warms, struct warm, node) {
+    LIST_FOREACH(warm, &pool->warms, struct warm, node) {
         if (warm->state != WARM_READY)
             continue;
         if (now - warm->ready_ms >= STEADY_MS)
@@ -439,17 +454,19 @@ json_t *pool_json(const struct pool *pool)
     json_t *workers = json_array();
     int64_t memory = 0;
 
-    LIST_FOREACH (warm, &pool->warms, struct warm, node) {
+    LIST_FOREACH(warm, &pool->warms, struct warm, node) {
         json_t *one = warm_json(warm);
         memory += json_integer_value(json_object_get(one, "memory"));
         (void)json_array_append_new(workers, one);
     }
-    return json_pack("{s:s, s:s, s:{s:I, s:I}, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s?, s:o}", "name",
-                     pool->options.name, "state", state_name(pool), "size", "min", (json_int_t)pool->options.size_min, "max",
-                     (json_int_t)pool->options.size_max, "concurrency", (json_int_t)pool->options.concurrency, "busy",
-                     (json_int_t)pool->held_count, "waiting", (json_int_t)pool->waiting_count, "jobs",
-                     (json_int_t)pool->jobs_done, "started", (json_int_t)pool->started, "recycles",
-                     (json_int_t)pool->recycles, "deaths", (json_int_t)pool->deaths, "failed_starts",
-                     (json_int_t)pool->failed_starts, "memory", (json_int_t)memory, "last_error",
-                     pool->last_error[0] != '\0' ? pool->last_error : NULL, "workers", workers);
+    return json_pack(
+        "{s:s, s:s, s:{s:I, s:I}, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s?, s:o}", "name",
+        pool->options.name, "state", state_name(pool), "size", "min",
+        (json_int_t)pool->options.size_min, "max", (json_int_t)pool->options.size_max,
+        "concurrency", (json_int_t)pool->options.concurrency, "busy", (json_int_t)pool->held_count,
+        "waiting", (json_int_t)pool->waiting_count, "jobs", (json_int_t)pool->jobs_done, "started",
+        (json_int_t)pool->started, "recycles", (json_int_t)pool->recycles, "deaths",
+        (json_int_t)pool->deaths, "failed_starts", (json_int_t)pool->failed_starts, "memory",
+        (json_int_t)memory, "last_error", pool->last_error[0] != '\0' ? pool->last_error : NULL,
+        "workers", workers);
 }

@@ -37,7 +37,8 @@ struct pool_options {
     int64_t hello_timeout_ms, ping_interval_ms, kill_after_ms;
     char *contamination; /* "report", "recycle" or "off" */
 };
-MUST_CHECK int pool_options_copy(const struct pool_options *from, struct pool_options *to); /* 0 or -ENOMEM */
+MUST_CHECK int pool_options_copy(const struct pool_options *from,
+                                 struct pool_options *to); /* 0 or -ENOMEM */
 void pool_options_done(struct pool_options *options);
 
 /* ---- all pools of a worker ---- */
@@ -46,10 +47,12 @@ struct pools;
 struct pool;
 
 /* env_pass: "NAME=value" entries that every worker gets; NULL-terminated, borrowed until closed. */
-MUST_CHECK int pools_new(uv_loop_t *loop, struct nursery *nursery, char *const *env_pass, struct pools **ret);
+MUST_CHECK int pools_new(uv_loop_t *loop, struct nursery *nursery, char *const *env_pass,
+                         struct pools **ret);
 /* Start, change and drain pools so that these are there; options are copied.  Jobs of a pool that is gone are still run.
  * 0 or -ENOMEM (some are as they were). */
-MUST_CHECK int pools_configure(struct pools *pools, const struct pool_options *options, size_t count);
+MUST_CHECK int pools_configure(struct pools *pools, const struct pool_options *options,
+                               size_t count);
 /* NULL: no such pool; then *err says which there are. */
 struct pool *pools_find(struct pools *pools, const char *name, struct mandor_err *err);
 /* [{"name": …, "state": …, "workers": […], …}], a new reference or NULL. */

@@ -88,11 +88,13 @@ static bool same_words(char *const *a, char *const *b)
 
 bool pool_options_same(const struct pool_options *a, const struct pool_options *b)
 {
-    return same_text(a->name, b->name) && same_words(a->command, b->command) && same_words(a->env, b->env) &&
-           same_text(a->cwd, b->cwd) && same_text(a->user, b->user) && same_text(a->contamination, b->contamination) &&
-           a->size_min == b->size_min && a->size_max == b->size_max && a->concurrency == b->concurrency &&
-           a->max_jobs == b->max_jobs && a->max_memory_bytes == b->max_memory_bytes && a->max_age_ms == b->max_age_ms &&
-           a->shrink_after_ms == b->shrink_after_ms && a->hello_timeout_ms == b->hello_timeout_ms &&
+    return same_text(a->name, b->name) && same_words(a->command, b->command) &&
+           same_words(a->env, b->env) && same_text(a->cwd, b->cwd) && same_text(a->user, b->user) &&
+           same_text(a->contamination, b->contamination) && a->size_min == b->size_min &&
+           a->size_max == b->size_max && a->concurrency == b->concurrency &&
+           a->max_jobs == b->max_jobs && a->max_memory_bytes == b->max_memory_bytes &&
+           a->max_age_ms == b->max_age_ms && a->shrink_after_ms == b->shrink_after_ms &&
+           a->hello_timeout_ms == b->hello_timeout_ms &&
            a->ping_interval_ms == b->ping_interval_ms && a->kill_after_ms == b->kill_after_ms;
 }
 
@@ -115,7 +117,7 @@ int pools_new(uv_loop_t *loop, struct nursery *nursery, char *const *env_pass, s
 
 static struct pool *find(const struct pools *pools, const char *name)
 {
-    LIST_FOREACH (pool, &pools->list, struct pool, node)
+    LIST_FOREACH(pool, &pools->list, struct pool, node)
         if (!pool->closing && str_eq(pool->options.name, name))
             return pool;
     return NULL;
@@ -137,7 +139,7 @@ int pools_configure(struct pools *pools, const struct pool_options *options, siz
         if (r < 0)
             return r;
     }
-    LIST_FOREACH (pool, &pools->list, struct pool, node)
+    LIST_FOREACH(pool, &pools->list, struct pool, node)
         if (!is_named(pool, options, count) && !pool->closing)
             pool_leave(pool);
     return 0;
@@ -146,7 +148,7 @@ int pools_configure(struct pools *pools, const struct pool_options *options, siz
 /* "'a', 'b' and 'c'", as far as it fits. */
 static void list_names(const struct pools *pools, struct buf *text)
 {
-    LIST_FOREACH (pool, &pools->list, struct pool, node)
+    LIST_FOREACH(pool, &pools->list, struct pool, node)
         if (!pool->leaving && !pool->closing)
             (void)!buf_addf(text, "%s'%s'", text->len > 0 ? ", " : "", pool->options.name);
 }
@@ -161,9 +163,11 @@ struct pool *pools_find(struct pools *pools, const char *name, struct mandor_err
     if (pools != NULL)
         list_names(pools, &names);
     if (names.len == 0)
-        (void)err_set(err, -EOPNOTSUPP, FAULT_CALLER, "no pool '%.60s' here: this worker's configuration has no pools", name);
+        (void)err_set(err, -EOPNOTSUPP, FAULT_CALLER,
+                      "no pool '%.60s' here: this worker's configuration has no pools", name);
     else
-        (void)err_set(err, -EOPNOTSUPP, FAULT_CALLER, "no pool '%.60s' here, expected one of %s", name, names.data);
+        (void)err_set(err, -EOPNOTSUPP, FAULT_CALLER, "no pool '%.60s' here, expected one of %s",
+                      name, names.data);
     return NULL;
 }
 
@@ -171,7 +175,7 @@ json_t *pools_json(const struct pools *pools)
 {
     json_t *list = json_array();
 
-    LIST_FOREACH (pool, &pools->list, struct pool, node)
+    LIST_FOREACH(pool, &pools->list, struct pool, node)
         (void)json_array_append_new(list, pool_json(pool));
     return list;
 }
@@ -201,7 +205,7 @@ void pools_close(struct pools *pools, void (*on_closed)(void *arg), void *arg)
     pools->closing = true;
     pools->on_closed = on_closed;
     pools->closed_arg = arg;
-    LIST_FOREACH (pool, &pools->list, struct pool, node)
+    LIST_FOREACH(pool, &pools->list, struct pool, node)
         pool_close(pool);
     try_end(pools);
 }

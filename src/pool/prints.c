@@ -62,7 +62,8 @@ static void take(struct prints *prints, const char *bytes, size_t len)
         if (bytes[i] == '\n')
             tell(prints);
         else if (prints->len + 1 < PRINTS_LINE)
-            prints->line[prints->len++] = (unsigned char)bytes[i] < ' ' && bytes[i] != '\t' ? ' ' : bytes[i];
+            prints->line[prints->len++] =
+                (unsigned char)bytes[i] < ' ' && bytes[i] != '\t' ? ' ' : bytes[i];
     }
 }
 
@@ -91,8 +92,8 @@ static void on_readable(uv_poll_t *poll, int status, int events)
         ;
 }
 
-int prints_new(uv_loop_t *loop, int adopt_fd, void (*on_line)(void *arg, const char *line), void *arg,
-               struct prints **ret)
+int prints_new(uv_loop_t *loop, int adopt_fd, void (*on_line)(void *arg, const char *line),
+               void *arg, struct prints **ret)
 {
     SCOPED_FD fd = adopt_fd;
     struct prints *prints = calloc(1, sizeof *prints);

@@ -13,7 +13,8 @@ struct prints;
 
 /* adopt_fd: the read end of a pipe, consumed whatever the result; made O_NONBLOCK.
  * on_line: text without its newline, at most PRINTS_LINE - 1 bytes, control characters replaced. */
-MUST_CHECK int prints_new(uv_loop_t *loop, int adopt_fd, void (*on_line)(void *arg, const char *line), void *arg,
+MUST_CHECK int prints_new(uv_loop_t *loop, int adopt_fd,
+                          void (*on_line)(void *arg, const char *line), void *arg,
                           struct prints **ret);
 /* Nobody is left to write: take what the pipe holds. */
 void prints_finish(struct prints *prints);

@@ -78,7 +78,7 @@ static const char *held_ids(const struct warm *warm, char *text, size_t size, in
 
     *ret_attempt = -1;
     text[0] = '\0';
-    LIST_FOREACH (job, &warm->held, struct pool_job, node) {
+    LIST_FOREACH(job, &warm->held, struct pool_job, node) {
         int n = snprintf(text + len, size - len, "%s%s", len > 0 ? "," : "", job->task->id);
         if (n < 0 || (size_t)n >= size - len)
             break;
@@ -98,10 +98,12 @@ static void say(struct warm *warm, const char *kind, const char *line)
         return;
     const char *job = held_ids(warm, ids, sizeof ids, &attempt);
     if (warm->left_out > 0)
-        log_event(LOG_WARN, job, attempt, "pool %s: worker %d: %" PRIu64 " lines were left out, it writes too many",
+        log_event(LOG_WARN, job, attempt,
+                  "pool %s: worker %d: %" PRIu64 " lines were left out, it writes too many",
                   warm->options.name, (int)warm->pid, warm->left_out);
     warm->left_out = 0;
-    log_event(LOG_INFO, job, attempt, "pool %s: worker %d: %s: %s", warm->options.name, (int)warm->pid, kind, line);
+    log_event(LOG_INFO, job, attempt, "pool %s: worker %d: %s: %s", warm->options.name,
+              (int)warm->pid, kind, line);
 }
 
 static void on_out_line(void *arg, const char *line)
@@ -121,7 +123,8 @@ static void on_impatient(uv_timer_t *timer)
     struct warm *warm = timer->data;
     OBJ_CHECK(warm, WARM_MAGIC);
 
-    warm_stop(warm, warm->expected ? CAUSE_SHUTDOWN : CAUSE_WORKER_DIED, warm->options.kill_after_ms);
+    warm_stop(warm, warm->expected ? CAUSE_SHUTDOWN : CAUSE_WORKER_DIED,
+              warm->options.kill_after_ms);
 }
 
 static void wait_at_most(struct warm *warm, int64_t ms)
@@ -240,7 +243,8 @@ int warm_give(struct warm *warm, struct pool_job *job)
     warm->look_void = true;
     if (warm->jobs_max > 0 && warm->jobs_given >= warm->jobs_max)
         warm->spent = true;
-    job->events->on_given(job->arg, warm->pid, child_slot(warm->child), child_containment(warm->child));
+    job->events->on_given(job->arg, warm->pid, child_slot(warm->child),
+                          child_containment(warm->child));
     return 0;
 }
 
@@ -255,7 +259,8 @@ static void on_hello(void *arg, const char *name, const char *sdk)
     move(warm, WARM_HELLO);
     warm->was_ready = true;
     warm->ready_ms = warm->idle_since_ms = clock_mono_ms();
-    log_debug("pool", "pool %s: worker %d is '%s' (%s)", warm->options.name, (int)warm->pid, name, sdk);
+    log_debug("pool", "pool %s: worker %d is '%s' (%s)", warm->options.name, (int)warm->pid, name,
+              sdk);
     warm_look(warm, true);
     pool_tend(warm->pool);
 }
@@ -270,7 +275,8 @@ static void on_bye(void *arg, const char *reason)
 {
     struct warm *warm = arg;
 
-    log_debug("pool", "pool %s: worker %d wants to leave: %s", warm->options.name, (int)warm->pid, reason);
+    log_debug("pool", "pool %s: worker %d wants to leave: %s", warm->options.name, (int)warm->pid,
+              reason);
     if (warm->state != WARM_READY)
         return;
     warm->pool->recycles++;
@@ -316,7 +322,8 @@ static void start_peer(struct warm *warm)
                                     .hello_timeout_ms = warm->options.hello_timeout_ms,
                                     .ping_interval_ms = warm->options.ping_interval_ms };
 
-    int r = peer_new(warm->pool->pools->loop, STEAL_FD(warm->socket), &options, &events, warm, &warm->peer);
+    int r = peer_new(warm->pool->pools->loop, STEAL_FD(warm->socket), &options, &events, warm,
+                     &warm->peer);
     if (r < 0) {
         (void)snprintf(warm->why, sizeof warm->why, "watch the worker's socket: %s", strerror(-r));
         warm_stop(warm, CAUSE_WORKER_DIED, 0);
@@ -335,7 +342,8 @@ static void on_spawned(struct child *child, pid_t pid, const struct child_pipes 
     int r = prints_new(loop, pipes->out, on_out_line, warm, &warm->out);
     int r2 = prints_new(loop, pipes->err, on_err_line, warm, &warm->err);
     if (r < 0 || r2 < 0)
-        log_warn("pool %s: what worker %d prints is lost: %s", warm->options.name, (int)pid, strerror(-(r < 0 ? r : r2)));
+        log_warn("pool %s: what worker %d prints is lost: %s", warm->options.name, (int)pid,
+                 strerror(-(r < 0 ? r : r2)));
     if (warm->state == WARM_GREETING)
         start_peer(warm);
 }
@@ -355,8 +363,9 @@ static void describe_end(struct warm *warm)
         (void)snprintf(warm->why, sizeof warm->why, "exit code %d%s", verdict->exit_code,
                        warm->was_ready ? "" : ", before HELLO");
     else
-        (void)snprintf(warm->why, sizeof warm->why, "killed by signal %d (SIG%s)%s", verdict->signal,
-                       name != NULL ? name : "?", warm->was_ready ? "" : ", before HELLO");
+        (void)snprintf(warm->why, sizeof warm->why, "killed by signal %d (SIG%s)%s",
+                       verdict->signal, name != NULL ? name : "?",
+                       warm->was_ready ? "" : ", before HELLO");
 }
 
 static void on_exited(struct child *child, const struct verdict *verdict, void *arg)
@@ -416,13 +425,16 @@ static void close_parts(struct warm *warm)
 /* What a job of a worker that has ended is told. */
 static struct verdict verdict_for(const struct warm *warm, const struct pool_job *job)
 {
-    struct verdict verdict = { .cause = CAUSE_WORKER_DIED, .exit_code = -1, .signal = warm->verdict.signal };
+    struct verdict verdict = { .cause = CAUSE_WORKER_DIED,
+                               .exit_code = -1,
+                               .signal = warm->verdict.signal };
     const char *name = warm->options.name;
 
     if (warm->killed_for_job && !job->stopped) {
         verdict.cause = CAUSE_SHUTDOWN; /* nobody's fault here: put back, not charged */
-        (void)snprintf(verdict.error, sizeof verdict.error, "worker %d of pool '%.60s' was ended because of another job",
-                       (int)warm->pid, name);
+        (void)snprintf(verdict.error, sizeof verdict.error,
+                       "worker %d of pool '%.60s' was ended because of another job", (int)warm->pid,
+                       name);
         return verdict;
     }
     if (warm->peer_result == -EPROTO)
@@ -430,8 +442,8 @@ static struct verdict verdict_for(const struct warm *warm, const struct pool_job
     else if (warm->verdict.cause == CAUSE_OOM)
         verdict.cause = CAUSE_OOM;
     verdict.forced = job->stopped;
-    (void)snprintf(verdict.error, sizeof verdict.error, "worker %d of pool '%.40s' ended: %.150s", (int)warm->pid, name,
-                   warm->why);
+    (void)snprintf(verdict.error, sizeof verdict.error, "worker %d of pool '%.40s' ended: %.150s",
+                   (int)warm->pid, name, warm->why);
     return verdict;
 }
 
@@ -469,12 +481,14 @@ static void run_look(struct work *work)
 {
     struct warm *warm = CONTAINER_OF(work, struct warm, look);
 
-    warm->look_result = inspect(warm->pid, warm->look_deep, warm->have_base ? &warm->base : NULL, &warm->now);
+    warm->look_result =
+        inspect(warm->pid, warm->look_deep, warm->have_base ? &warm->base : NULL, &warm->now);
 }
 
 static void judge_look(struct warm *warm)
 {
-    if (warm->options.max_memory_bytes > 0 && warm->now.memory_bytes > warm->options.max_memory_bytes && warm->due == NULL)
+    if (warm->options.max_memory_bytes > 0 &&
+        warm->now.memory_bytes > warm->options.max_memory_bytes && warm->due == NULL)
         warm->due = "max_memory";
     if (!warm->look_deep || warm->look_void)
         return;
@@ -485,7 +499,8 @@ static void judge_look(struct warm *warm)
     if (warm->now.drift[0] == '\0')
         return;
     if (!warm->drift_told)
-        log_warn("pool %s: worker %d is not as it was: %s", warm->options.name, (int)warm->pid, warm->now.drift);
+        log_warn("pool %s: worker %d is not as it was: %s", warm->options.name, (int)warm->pid,
+                 warm->now.drift);
     warm->drift_told = true;
     if (str_eq(warm->options.contamination, "recycle") && warm->due == NULL)
         warm->due = "contamination";
@@ -525,10 +540,11 @@ json_t *warm_json(const struct warm *warm)
     /* what a pool thread writes now is not ours to read */
     const struct inspection *seen = warm->looking ? &warm->base : &warm->now;
 
-    LIST_FOREACH (job, &warm->held, struct pool_job, node)
+    LIST_FOREACH(job, &warm->held, struct pool_job, node)
         (void)json_array_append_new(jobs, json_string(job->task->id));
-    return json_pack("{s:i, s:s, s:o, s:I, s:I, s:I, s:s?, s:s?}", "pid", (int)warm->pid, "state", state_names[warm->state],
-                     "held", jobs, "jobs", (json_int_t)warm->jobs_done, "memory", (json_int_t)seen->memory_bytes, "age_ms",
+    return json_pack("{s:i, s:s, s:o, s:I, s:I, s:I, s:s?, s:s?}", "pid", (int)warm->pid, "state",
+                     state_names[warm->state], "held", jobs, "jobs", (json_int_t)warm->jobs_done,
+                     "memory", (json_int_t)seen->memory_bytes, "age_ms",
                      (json_int_t)(clock_mono_ms() - warm->started_ms), "due", warm->due, "drift",
                      seen->drift[0] != '\0' ? seen->drift : NULL);
 }
@@ -571,7 +587,9 @@ static int make_env(struct warm *warm)
 
 static int launch(struct warm *warm, int theirs)
 {
-    static const struct child_events events = { .on_spawned = on_spawned, .on_exited = on_exited, .on_empty = on_empty };
+    static const struct child_events events = { .on_spawned = on_spawned,
+                                                .on_exited = on_exited,
+                                                .on_empty = on_empty };
     char label[128];
 
     (void)snprintf(label, sizeof label, "pool.%.80s.%" PRIu64, warm->options.name, warm->number);
@@ -600,7 +618,8 @@ static void draw_limits(struct warm *warm)
     warm->jobs_max = options->max_jobs;
     if (options->max_jobs > 3)
         warm->jobs_max -= (int64_t)(pool_random01(warm->pool) * (double)(options->max_jobs / 4));
-    warm->age_max_ms = options->max_age_ms - (int64_t)(pool_random01(warm->pool) * (double)options->max_age_ms / 8);
+    warm->age_max_ms = options->max_age_ms -
+                       (int64_t)(pool_random01(warm->pool) * (double)options->max_age_ms / 8);
 }
 
 static void discard(struct warm *warm)

@@ -78,7 +78,8 @@ static void on_done(void *arg, json_t *result, json_t *error)
 {
     job_seen.done++;
     if (error != NULL)
-        (void)snprintf(job_seen.error, sizeof job_seen.error, "%s", json_string_value(json_object_get(error, "message")));
+        (void)snprintf(job_seen.error, sizeof job_seen.error, "%s",
+                       json_string_value(json_object_get(error, "message")));
 }
 
 static const struct peer_job_events job_events = { .on_chunk = on_chunk,
@@ -156,7 +157,8 @@ static void put(const void *bytes, size_t len)
 }
 
 /* A frame, whether or not it is legal. */
-static size_t frame(unsigned char *out, unsigned type, unsigned flags, uint64_t number, const void *payload, uint32_t len)
+static size_t frame(unsigned char *out, unsigned type, unsigned flags, uint64_t number,
+                    const void *payload, uint32_t len)
 {
     for (int i = 0; i < 4; i++)
         out[i] = (unsigned char)(len >> (8 * i));
@@ -207,8 +209,10 @@ START_TEST(every_worker_comes_to_its_end_from_every_state)
 {
     for (int state = 0; state < WARM_STATES - 1; state++) {
         int at = state;
-        for (int event = 0; event < WARM_EVENTS; event++) /* no move leads back to a state in which jobs are given */
-            ck_assert(state <= WARM_READY || warm_next((enum warm_state)state, (enum warm_event)event) != WARM_READY);
+        for (int event = 0; event < WARM_EVENTS;
+             event++) /* no move leads back to a state in which jobs are given */
+            ck_assert(state <= WARM_READY ||
+                      warm_next((enum warm_state)state, (enum warm_event)event) != WARM_READY);
         if (state != WARM_ENDING)
             at = warm_next((enum warm_state)at, WARM_EXITED);
         ck_assert_int_eq(at, WARM_ENDING);
@@ -415,14 +419,26 @@ static uint32_t rnd(uint32_t below)
 /* A frame that is legal in most of its parts, and seldom in all. */
 static size_t strange_frame(unsigned char *out)
 {
-    static const char *const payloads[] = { "{}", "{\"bytes\":1}", "{\"bytes\":99999999999999999999}", "{\"n\":1}", "1", "[", "\xff",
-                                            "{\"message\":\"m\"}", "{\"text\":\"t\"}", "{\"text\":7}", "", "null", HELLO };
+    static const char *const payloads[] = { "{}",
+                                            "{\"bytes\":1}",
+                                            "{\"bytes\":99999999999999999999}",
+                                            "{\"n\":1}",
+                                            "1",
+                                            "[",
+                                            "\xff",
+                                            "{\"message\":\"m\"}",
+                                            "{\"text\":\"t\"}",
+                                            "{\"text\":7}",
+                                            "",
+                                            "null",
+                                            HELLO };
     static const struct {
         unsigned type, flags;
         const char *payload;
     } good[] = {
-        { WIRE_CHUNK, 2, "some bytes" }, { WIRE_CHUNK, 4, "others" }, { WIRE_CREDIT, 0, "{\"bytes\":3}" },
-        { WIRE_PROGRESS, 0, "[1]" },     { WIRE_LOG, 0, "{\"text\":\"t\"}" }, { WIRE_RESULT, 0, "{\"n\":1}" },
+        { WIRE_CHUNK, 2, "some bytes" },          { WIRE_CHUNK, 4, "others" },
+        { WIRE_CREDIT, 0, "{\"bytes\":3}" },      { WIRE_PROGRESS, 0, "[1]" },
+        { WIRE_LOG, 0, "{\"text\":\"t\"}" },      { WIRE_RESULT, 0, "{\"n\":1}" },
         { WIRE_ERROR, 0, "{\"message\":\"m\"}" },
     };
     uint32_t pick = rnd(ARRAY_LEN(good) * 2);
@@ -430,8 +446,8 @@ static size_t strange_frame(unsigned char *out)
         return frame(out, good[pick].type, good[pick].flags, job.number, good[pick].payload,
                      (uint32_t)strlen(good[pick].payload));
     const char *payload = payloads[rnd(ARRAY_LEN(payloads))];
-    size_t len = frame(out, rnd(14), rnd(4) == 0 ? rnd(256) : rnd(3) << 1, rnd(4) == 0 ? rnd(1000) : rnd(3), payload,
-                       (uint32_t)strlen(payload));
+    size_t len = frame(out, rnd(14), rnd(4) == 0 ? rnd(256) : rnd(3) << 1,
+                       rnd(4) == 0 ? rnd(1000) : rnd(3), payload, (uint32_t)strlen(payload));
 
     if (rnd(8) == 0)
         out[rnd(16)] = (unsigned char)rnd(256);
