@@ -8,10 +8,15 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <stdio.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 
 #include "base/macro.h"
+
+#define STUCK_MAX 256 /* so much that cannot be removed ends the walk */
 
 struct level {
     struct level *up;
@@ -25,12 +30,69 @@ struct walk {
     int dir;   /* the directory that is being emptied */
     struct level *level;
     int first_error;
+    ino_t stuck[STUCK_MAX]; /* directories that could not be removed: they are not entered again */
+    size_t stuck_count;
 };
 
 static void note(struct walk *walk, int error)
 {
     if (walk->first_error == 0)
         walk->first_error = error;
+}
+
+/* Take "immutable" and "append only" (chattr(1)) from an inode; a job with root's rights may have set them.  true: there was one. */
+static bool loosen(int fd)
+{
+    int flags;
+    if (fd < 0 || ioctl(fd, FS_IOC_GETFLAGS, &flags) != 0 ||
+        (flags & (FS_IMMUTABLE_FL | FS_APPEND_FL)) == 0)
+        return false;
+    flags &= ~(FS_IMMUTABLE_FL | FS_APPEND_FL);
+    return ioctl(fd, FS_IOC_SETFLAGS, &flags) == 0;
+}
+
+/* What stands in the way of removing an entry for somebody with the right to remove it?  true: try again. */
+static bool clear_way(struct walk *walk, const char *name, int error)
+{
+    if (error == EPERM) {
+        SCOPED_FD fd = openat(walk->dir, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+        bool own = loosen(fd);
+        return (walk->level != NULL && loosen(walk->dir)) ||
+               own; /* what holds the tree is not the job's */
+    }
+    if (error ==
+        EBUSY) { /* what was mounted here was mounted by the job; it is let go of, not emptied */
+        char path[64 + NAME_MAX];
+        (void)snprintf(path, sizeof path, "/proc/self/fd/%d/%s", walk->dir, name);
+        return umount2(path, MNT_DETACH | UMOUNT_NOFOLLOW) == 0;
+    }
+    return false;
+}
+
+/* 0, or -errno: ENOTEMPTY means that it must be entered. */
+static int remove_entry(struct walk *walk, const char *name)
+{
+    for (bool again = true;;) {
+        if (unlinkat(walk->dir, name, 0) == 0 || errno == ENOENT)
+            return 0;
+        int why = errno;
+        if (unlinkat(walk->dir, name, AT_REMOVEDIR) == 0)
+            return 0;
+        why = errno == ENOTDIR ? why : errno;
+        if (why == ENOTEMPTY || why == EEXIST)
+            return -ENOTEMPTY;
+        if (!again || !clear_way(walk, name, why))
+            return -why;
+        again = false;
+    }
+}
+
+static bool is_stuck(const struct walk *walk, ino_t ino)
+{
+    for (size_t i = 0; i < walk->stuck_count; i++)
+        if (walk->stuck[i] == ino)
+            return true;
+    return false;
 }
 
 /* Open a subdirectory, giving ourselves the rights first if they are missing.  -errno. */
@@ -92,11 +154,15 @@ static int ascend(struct walk *walk)
 
     (void)close(walk->dir);
     walk->dir = up;
-    if (unlinkat(up, left->name, AT_REMOVEDIR) != 0 && errno != ENOENT)
-        note(walk, -errno);
     walk->level = left->up;
+    r = remove_entry(walk, left->name);
+    if (r < 0) {
+        note(walk, r);
+        if (walk->stuck_count < STUCK_MAX)
+            walk->stuck[walk->stuck_count++] = left->ino;
+    }
     free(left);
-    return 0;
+    return walk->stuck_count < STUCK_MAX ? 0 : walk->first_error;
 }
 
 /* Remove plain entries of the current directory; returns 1 after going down into a subdirectory (the caller reads
@@ -117,20 +183,15 @@ static int empty_some(struct walk *walk)
         const char *name = entry->d_name;
         if (str_eq(name, ".") || str_eq(name, ".."))
             continue;
-        if (unlinkat(walk->dir, name, 0) == 0 || errno == ENOENT)
+        if (is_stuck(walk, entry->d_ino))
             continue;
-        int why = errno;
-        if (unlinkat(walk->dir, name, AT_REMOVEDIR) == 0)
-            continue;
-        if (errno != ENOTEMPTY && errno != EEXIST) {
-            note(walk, errno == ENOTDIR ? -why : -errno);
-            continue; /* a mount point (EBUSY), immutable, … */
+        int left = remove_entry(walk, name);
+        if (left == -ENOTEMPTY) {
+            left = descend(walk, name);
+            r = left == 0;
         }
-        int down = descend(walk, name);
-        if (down == 0)
-            r = 1;
-        else
-            note(walk, down);
+        if (left < 0)
+            note(walk, left);
     }
     (void)closedir(dir);
     return r;
@@ -159,25 +220,17 @@ static int open_parent(const char *path, char name[256])
     return fd < 0 ? -errno : fd;
 }
 
-/* A subdirectory that stays full would be entered again and again: one that failed once ends the walk of its parent. */
+/* What cannot be removed does not save the rest. */
 static int empty_all(struct walk *walk)
 {
     while (walk->level != NULL) {
-        int before = walk->first_error;
         int r = empty_some(walk);
+        if (r == 0)
+            r = ascend(walk);
         if (r < 0)
             return r;
-        if (r == 1)
-            continue;
-        r = ascend(walk);
-        if (r < 0)
-            return r;
-        if (walk->first_error != before || walk->first_error != 0) {
-            /* What failed below makes everything above it fail too (ENOTEMPTY): leave it in place. */
-            return walk->first_error;
-        }
     }
-    return 0;
+    return walk->first_error;
 }
 
 int tree_remove(const char *path)
@@ -187,19 +240,15 @@ int tree_remove(const char *path)
     if (walk.dir < 0)
         return walk.dir == -ENOENT ? 0 : walk.dir;
 
-    int r = 0;
-    if (unlinkat(walk.dir, name, AT_REMOVEDIR) != 0 && errno != ENOENT) {
-        struct stat st;
-        if (errno == ENOTDIR)
-            r = unlinkat(walk.dir, name, 0) != 0 ? -errno : 0;
-        else if (fstat(walk.dir, &st) != 0)
-            r = -errno;
-        else {
-            walk.dev = st.st_dev;
+    struct stat st;
+    int r = remove_entry(&walk, name);
+    if (r == -ENOTEMPTY) {
+        r = fstat(walk.dir, &st) != 0 ? -errno : 0;
+        walk.dev = st.st_dev;
+        if (r == 0)
             r = descend(&walk, name);
-            if (r == 0)
-                r = empty_all(&walk);
-        }
+        if (r == 0)
+            r = empty_all(&walk);
     }
     while (walk.level != NULL) {
         struct level *level = walk.level;

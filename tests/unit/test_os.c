@@ -1,9 +1,11 @@
 /* test_os.c - the pure parts of os/, tree removal, and the scratch directories of child/. */
 #include <check.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
@@ -176,7 +178,7 @@ START_TEST(what_is_not_there_or_not_a_directory_goes_too)
 }
 END_TEST
 
-START_TEST(a_mount_is_not_crossed)
+START_TEST(a_mount_is_let_go_of_and_not_emptied)
 {
     if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0) {
         printf("skipped, may not mount: %s\n", strerror(errno));
@@ -186,11 +188,57 @@ START_TEST(a_mount_is_not_crossed)
     ck_assert_int_eq(mkdir("m/mounted", 0700), 0);
     ck_assert_int_eq(mount("none", "m/mounted", "tmpfs", 0, NULL), 0);
     touch("m/mounted/precious");
-    int r = tree_remove("m");
-    ck_assert_int_lt(r, 0);
-    ck_assert(there("m/mounted/precious"));
-    ck_assert_int_eq(umount("m/mounted"), 0);
+    touch("m/a");
+    SCOPED_FD inside = open("m/mounted", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     ck_assert_int_eq(tree_remove("m"), 0);
+    ck_assert(!there("m"));
+    ck_assert_int_eq(faccessat(inside, "precious", F_OK, 0), 0);
+}
+END_TEST
+
+static int set_flag(const char *path, int flag)
+{
+    SCOPED_FD fd = open(path, O_RDONLY | O_CLOEXEC);
+    return fd < 0 || ioctl(fd, FS_IOC_SETFLAGS, &flag) != 0 ? -errno : 0;
+}
+
+START_TEST(file_flags_of_a_root_job_do_not_keep_its_files)
+{
+    ck_assert_int_eq(mkdir("f", 0700) | mkdir("f/a", 0700) | mkdir("f/b", 0700) | mkdir("f/b/c", 0700), 0);
+    touch("f/a/x");
+    touch("f/b/immutable");
+    touch("f/b/c/appended");
+    touch("f/z");
+    if (set_flag("f/b/immutable", FS_IMMUTABLE_FL) != 0) {
+        printf("skipped, may not set file flags: %s\n", strerror(errno));
+        return;
+    }
+    ck_assert_int_eq(set_flag("f/b/c/appended", FS_APPEND_FL), 0);
+    ck_assert_int_eq(set_flag("f/b/c", FS_IMMUTABLE_FL), 0);
+    ck_assert_int_eq(set_flag("f/a", FS_APPEND_FL), 0);
+    ck_assert_int_eq(set_flag("f", FS_IMMUTABLE_FL), 0);
+    ck_assert_int_eq(tree_remove("f"), 0);
+    ck_assert(!there("f"));
+}
+END_TEST
+
+START_TEST(what_cannot_be_removed_does_not_save_the_rest)
+{
+    if (geteuid() != 0)
+        return;
+    ck_assert_int_eq(mkdir("k", 0700) | mkdir("k/a", 0700) | mkdir("k/b", 0700) | mkdir("k/b/in", 0755) | mkdir("k/c", 0700), 0);
+    touch("k/a/x");
+    touch("k/b/in/root's");
+    touch("k/c/x");
+    touch("k/z");
+    ck_assert_int_eq(chown(".", 65534, 65534) | chown("k", 65534, 65534) | chown("k/a", 65534, 65534) |
+                         chown("k/b", 65534, 65534) | chown("k/c", 65534, 65534),
+                     0);
+    ck_assert_int_eq(seteuid(65534), 0);
+    ck_assert_int_lt(tree_remove("k"), 0);
+    ck_assert_int_eq(seteuid(0), 0);
+    ck_assert(there("k/b/in/root's"));
+    ck_assert(!there("k/a") && !there("k/c") && !there("k/z"));
 }
 END_TEST
 
@@ -276,7 +324,9 @@ int main(void)
     tcase_add_test(all, a_tree_goes_whatever_its_modes_and_links);
     tcase_add_test(all, a_tree_may_be_deeper_than_a_path_is_long);
     tcase_add_test(all, what_is_not_there_or_not_a_directory_goes_too);
-    tcase_add_test(all, a_mount_is_not_crossed);
+    tcase_add_test(all, a_mount_is_let_go_of_and_not_emptied);
+    tcase_add_test(all, file_flags_of_a_root_job_do_not_keep_its_files);
+    tcase_add_test(all, what_cannot_be_removed_does_not_save_the_rest);
     tcase_add_test(all, a_scratch_directory_is_lent_again_only_as_it_was);
     tcase_add_test(all, a_stopped_child_is_not_a_dead_one);
     suite_add_tcase(suite, all);
