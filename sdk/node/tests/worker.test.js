@@ -1,7 +1,9 @@
 /* The conformance list, and what is this library's own, against real worker processes. */
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
-import { readFileSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 import * as wire from "../lib/wire.js";
@@ -197,6 +199,31 @@ withWorker("an end of mandor stops what runs, quietly", { ends: true }, async (p
   peer.socket.destroy();
   assert.equal(await peer.exited, 1);
   assert.equal(peer.printed, "");
+});
+
+test("the package holds its code and types, and no tests", (t) => {
+  const directory = fileURLToPath(new URL("..", import.meta.url));
+  const scratch = mkdtempSync(join(tmpdir(), "mandor-worker-"));
+  try {
+    const done = spawnSync("npm", ["pack", "--dry-run", "--json", "--offline", "--ignore-scripts"],
+      { cwd: directory, encoding: "utf8", env: { ...process.env, npm_config_cache: scratch, npm_config_update_notifier: "false" } });
+    if (done.error?.code === "ENOENT") return t.skip("npm is not installed");
+    assert.equal(done.status, 0, done.stderr);
+    const [{ name, files }] = Object.values(JSON.parse(done.stdout));
+    assert.equal(name, "mandor-worker");
+    const paths = files.map(({ path }) => path).sort();
+    assert.deepEqual(paths, ["README.md", "examples/hello.js", "lib/index.d.ts", "lib/index.js", "lib/wire.d.ts", "lib/wire.js", "package.json"]);
+  } finally {
+    rmSync(scratch, { recursive: true });
+  }
+});
+
+test("the version is the same everywhere", () => {
+  const root = new URL("../../../", import.meta.url);
+  const version = JSON.parse(readFileSync(new URL("sdk/node/package.json", root), "utf8")).version;
+  assert.match(readFileSync(new URL("sdk/node/lib/index.js", root), "utf8"), new RegExp(`"node/${version}"`));
+  assert.match(readFileSync(new URL("sdk/python/mandor_worker/__init__.py", root), "utf8"), new RegExp(`__version__ = "${version}"`));
+  assert.match(readFileSync(new URL("meson.build", root), "utf8"), new RegExp(`version: '${version}'`));
 });
 
 test("wrong arguments are named", async () => {

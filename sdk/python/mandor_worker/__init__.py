@@ -816,9 +816,9 @@ class CancelFlag:
     __bool__ = is_set
 
     def wait(self, timeout: Optional[float] = None) -> bool:
-        """Wait until it is set, or for so many seconds.  Returns whether it is."""
+        """Wait until it is set, for so many seconds at most, or until the job has ended.  Returns whether it is."""
         with self._link.lock:
-            self._link.condition(self._job).wait_for(self.is_set, timeout)
+            self._link.condition(self._job).wait_for(lambda: self.is_set() or self._job.done, timeout)
         return self.is_set()
 
 
@@ -931,9 +931,10 @@ class AsyncCancelFlag:
     __bool__ = is_set
 
     async def wait(self) -> bool:
-        while not self.is_set():
+        """Wait until it is set, or the job has ended.  Returns whether it is."""
+        while not self.is_set() and not self._job.done:
             await self._link.change(self._job)
-        return True
+        return self.is_set()
 
 
 class AsyncInput:
@@ -1182,8 +1183,13 @@ class _Asyncio(_Link):
     async def change(self, job: _Job) -> None:
         """Wait until something of this job may have changed."""
         waiter = self._loop.create_future()
-        self._waiters.setdefault(job.number, []).append(waiter)
-        await waiter
+        waiters = self._waiters.setdefault(job.number, [])
+        waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in waiters:  # cancelled; who wakes them takes the whole list away
+                waiters.remove(waiter)
 
     def make_room(self) -> None:
         """Wait, in the middle of a task, until the socket has taken enough; reads on meanwhile."""

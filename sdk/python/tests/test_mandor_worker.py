@@ -3,12 +3,16 @@
 
     /usr/bin/python3 sdk/python/tests/test_mandor_worker.py
 """
+import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
+import zipfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -409,6 +413,16 @@ class Cancel(unittest.TestCase):
             end = peer.wait(number)
             self.assertEqual((end.error, end.stderr, end.logs[0]["text"]), ({"message": "cancelled"}, b"bye", "timeout"))
 
+    def test_waits_that_time_out_leave_nothing_behind(self):
+        code = ("for _ in range(50):\n    try:\n        await asyncio.wait_for(ctx.cancelled.wait(), 0.001)\n"
+                "    except asyncio.TimeoutError:\n        pass\nreturn sum(map(len, ctx._link._waiters.values()))")
+        with Peer(ASYNC) as peer:
+            self.assertEqual(peer.run({"op": "code", "code": code}).result, 0)
+
+    def test_a_wait_for_a_while_ends_with_it(self):
+        with Peer(SYNC) as peer:
+            self.assertIs(peer.run({"op": "code", "code": "result = ctx.cancelled.wait(0.01)"}).result, False)
+
     def test_a_function_that_looks_at_the_flag_ends(self):
         with Peer(SYNC) as peer:
             number = self.start(peer, "ctx.progress(1)\nwhile not ctx.cancelled:\n    pass\nresult = ctx.cancelled.reason")
@@ -532,6 +546,23 @@ class Run(unittest.TestCase):
             end = peer.run({"name": "Ani"})
             self.assertEqual((end.result, end.stdout, end.progress), ({"greeted": "Ani"}, b"Hello, Ani!\n", [50]))
             self.assertEqual(peer.worker["name"], "hello.py")
+
+    def test_the_package_builds_into_a_wheel_with_its_types(self):
+        pip = [sys.executable, "-m", "pip"]
+        if subprocess.run([*pip, "--version"], capture_output=True).returncode != 0:
+            self.skipTest("pip is not installed")
+        if importlib.util.find_spec("setuptools") is None or importlib.util.find_spec("wheel") is None:
+            self.skipTest("setuptools or wheel is not installed, and nothing is downloaded")
+        with tempfile.TemporaryDirectory() as scratch:
+            shutil.copytree(HERE.parent, f"{scratch}/source", ignore=shutil.ignore_patterns("__pycache__"))
+            done = subprocess.run([*pip, "wheel", "--no-index", "--no-deps", "--no-build-isolation", "--no-cache-dir", "-q", "-w",
+                                   scratch, f"{scratch}/source"], capture_output=True, text=True, env={**os.environ, "TMPDIR": scratch})
+            self.assertEqual(done.returncode, 0, done.stderr)
+            wheel, = Path(scratch).glob("*.whl")
+            self.assertEqual(wheel.name, f"mandor_worker-{sdk.__version__}-py3-none-any.whl")
+            names = zipfile.ZipFile(wheel).namelist()
+            self.assertLessEqual({"mandor_worker/__init__.py", "mandor_worker/py.typed"}, set(names))
+            self.assertFalse([name for name in names if "test" in name], names)
 
     def test_wrong_arguments_are_named(self):
         for how, word in (({}, "handler"), ({"handler": print, "concurrency": 0}, "concurrency"), ({"handler": print, "credit": 0}, "credit")):
