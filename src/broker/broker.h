@@ -186,6 +186,8 @@ struct broker_req {
  * Returns 0, -EINVAL (unknown scheme or malformed, FAULT_CALLER) or what the back end says. */
 MUST_CHECK int broker_open(const char *url, uv_loop_t *loop, bool worker, struct broker **ret,
                            struct mandor_err *err);
+/* Is url of a known scheme?  No I/O.  0 or -EINVAL (FAULT_CALLER). */
+MUST_CHECK int broker_check_url(const char *url, struct mandor_err *err);
 /* Find out where url's broker keeps files on this machine and make <data_dir>/run (0700), before any thread or connection exists:
  * `work` takes its liveness lock there and only then forks the guard.  *ret_data_dir: malloc'ed, absolute. */
 MUST_CHECK int broker_prepare(const char *url, char **ret_data_dir, struct mandor_err *err);

@@ -43,6 +43,11 @@ static int unknown(const char *url, struct mandor_err *err)
                    url);
 }
 
+int broker_check_url(const char *url, struct mandor_err *err)
+{
+    return find_ops(url) == NULL ? unknown(url, err) : 0;
+}
+
 int broker_prepare(const char *url, char **ret_data_dir, struct mandor_err *err)
 {
     const struct broker_ops *ops = find_ops(url);

@@ -294,6 +294,7 @@ static int append_record(struct store *store, int64_t id, json_t *records)
 
     json_t *record = row_record(stmt, NULL);
     (void)sqlite3_reset(stmt);
+    (void)json_object_del(record, "history"); /* not looked up for a list: absent, not null */
     if (record != NULL && json_array_append_new(records, record) == 0)
         return 0;
     store->rc = SQLITE_NOMEM;

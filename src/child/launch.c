@@ -31,6 +31,20 @@ struct launch {
 };
 
 PRINTF_LIKE(4, 5)
+/* Where the sentence says it all and strerror(3) behind it would only puzzle. */
+__attribute__((format(printf, 4, 5))) static int fail_saying(struct child *child,
+                                                             enum spawn_stage stage, int error,
+                                                             const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    (void)vsnprintf(child->error, sizeof child->error, fmt, args);
+    va_end(args);
+    child->failed = error;
+    child->failed_stage = stage;
+    return error;
+}
+
 static int fail(struct child *child, enum spawn_stage stage, int error, const char *fmt, ...)
 {
     struct mandor_err err = { 0 };
@@ -138,7 +152,10 @@ static int make_directories(struct launch *launch)
         (chown(child->tmp_dir, launch->plan.uid, launch->plan.gid) != 0 ||
          (child->work_dir != NULL &&
           chown(child->work_dir, launch->plan.uid, launch->plan.gid) != 0)))
-        return fail(child, STAGE_PREPARE, -errno, "give the fresh directories to the job's user");
+        return errno == EPERM ? fail_saying(child, STAGE_USER, -EPERM,
+                                            "only root may run jobs as another user")
+                              : fail(child, STAGE_PREPARE, -errno,
+                                     "give the fresh directories to the job's user");
     return 0;
 }
 
@@ -180,8 +197,11 @@ static int find_user(struct launch *launch)
             return fail(child, STAGE_USER, numeric, "user '%s'", user);
         int r = numeric ? getpwuid_r((uid_t)number, &entry, buffer, sizeof buffer, &found)
                         : getpwnam_r(user, &entry, buffer, sizeof buffer, &found);
+        if (found == NULL && !numeric && (r == 0 || r == ENOENT))
+            return fail_saying(child, STAGE_USER, -ENOENT, "this machine has no user '%.100s'",
+                               user);
         if (found == NULL && !numeric)
-            return fail(child, STAGE_USER, r == 0 ? -ENOENT : -r, "user '%s'", user);
+            return fail(child, STAGE_USER, -r, "look for user '%s'", user);
         plan->uid = found == NULL ? (uid_t)number : entry.pw_uid;
         plan->gid = found == NULL ? plan->gid : entry.pw_gid;
     }
@@ -279,7 +299,7 @@ static int find_program(struct launch *launch)
     }
 
     bool forbidden = false;
-    const char *place = launch->path_text == NULL ? DEFAULT_PATH : launch->path_text;
+    const char *path = launch->path_text == NULL ? DEFAULT_PATH : launch->path_text, *place = path;
     for (bool more = *name != 0; more;) {
         const char *end = strchrnul(place, ':');
         int r = try_place(launch, place, (size_t)(end - place), name);
@@ -293,9 +313,13 @@ static int find_program(struct launch *launch)
         more = *end != 0;
         place = end + 1;
     }
-    return fail(child, STAGE_LOOKUP, forbidden ? -EACCES : -ENOENT,
-                "find '%s' in the job's PATH '%s'", name,
-                launch->path_text == NULL ? DEFAULT_PATH : launch->path_text);
+    if (forbidden)
+        return fail_saying(
+            child, STAGE_LOOKUP, -EACCES,
+            "'%.60s' is in the job's PATH, but may not be executed: permission denied", name);
+    return fail_saying(child, STAGE_LOOKUP, -ENOENT,
+                       "no program '%.60s' in the job's PATH (%.100s%s)", name, path,
+                       strlen(path) > 100 ? "…" : "");
 }
 
 /* ---- what failed in the child, in words ---- */

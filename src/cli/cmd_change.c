@@ -200,6 +200,18 @@ int cmd_cancel(struct cli *cli)
 
 /* ---- pause, resume ---- */
 
+/* A queue may be paused before its first job; a name that was only typed wrong must not look like that. */
+static void warn_unknown(const struct cli *cli, struct client *client)
+{
+    struct broker_req req = { .op = BROKER_STATS };
+
+    if (client_ask(client, &req, NULL) < 0)
+        return;
+    if (json_object_get(json_object_get(req.stats.stats, "queues"), cli->args[0]) == NULL)
+        cli_warn(cli, "queue '%s' has no jobs yet; it is paused for those that come", cli->args[0]);
+    json_decref(req.stats.stats);
+}
+
 static int set_paused(struct cli *cli, bool paused)
 {
     struct client client;
@@ -209,6 +221,8 @@ static int set_paused(struct cli *cli, bool paused)
 
     err_clear(&err);
     int r = client_open(cli, CLIENT_CREATE, &client, &err);
+    if (r == 0 && paused)
+        warn_unknown(cli, &client);
     if (r == 0)
         r = client_ask(&client, &req, &err);
     client_close(&client);

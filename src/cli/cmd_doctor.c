@@ -70,9 +70,9 @@ static void check_kernel(struct doctor *doctor)
         return;
     }
     (void)sscanf(name.release, "%d.%d", &major, &minor);
-    bool old = major < 5 || (major == 5 && minor < 10);
+    bool old = major < 5 || (major == 5 && minor < 4);
     found(doctor, old ? HEALTH_BROKEN : HEALTH_OK, "kernel", "%s %s%s", name.sysname, name.release,
-          old ? ", expected 5.10 or later (pidfd, close_range)" : "");
+          old ? ", expected 5.4 or later (waiting for a pidfd)" : "");
 }
 
 /* First line of a small file, "" when it cannot be read. */

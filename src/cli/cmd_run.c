@@ -74,18 +74,10 @@ static int exit_code(const struct run *run)
 static void say_cause(const struct run *run)
 {
     const struct verdict *verdict = &run->verdict;
+    char text[VERDICT_TEXT_SIZE];
 
-    if (verdict->cause == CAUSE_EXIT && verdict->exit_code == 0)
-        return;
-    if (verdict->error[0] != '\0')
-        (void)fprintf(stderr, "mandor run: %s: %s\n", cause_name(verdict->cause), verdict->error);
-    else if (verdict->cause == CAUSE_EXIT)
-        (void)fprintf(stderr, "mandor run: exit %d\n", verdict->exit_code);
-    else if (verdict->cause == CAUSE_SIGNAL)
-        (void)fprintf(stderr, "mandor run: signal %d (%s)\n", verdict->signal,
-                      strsignal(verdict->signal));
-    else
-        (void)fprintf(stderr, "mandor run: %s\n", cause_name(verdict->cause));
+    if (verdict->cause != CAUSE_EXIT || verdict->exit_code != 0)
+        (void)fprintf(stderr, "mandor run: %s\n", verdict_text(verdict, text));
 }
 
 /* ---- the end ---- */
@@ -271,7 +263,7 @@ static int make_spec(struct cli *cli, struct run *run, struct mandor_err *err)
         r = json_object_set_new(job, "stderr", json_string("inherit:")) < 0 ? -ENOMEM : 0;
     if (r == 0)
         r = spec_from_json(job, NULL, &run->spec, err);
-    return r;
+    return r < 0 ? r : job_check_run(run->spec, err);
 }
 
 int cmd_run(struct cli *cli)

@@ -136,9 +136,9 @@ static int print_attempts(const json_t *record)
 
     (void)snprintf(text, sizeof text,
                    "%" JSON_INTEGER_FORMAT " of %" JSON_INTEGER_FORMAT
-                   " used; started %" JSON_INTEGER_FORMAT " times",
+                   " used; started %" JSON_INTEGER_FORMAT " time%s",
                    number_of(record, "attempts_used"), number_of(record, "attempts"),
-                   number_of(record, "attempt"));
+                   number_of(record, "attempt"), number_of(record, "attempt") == 1 ? "" : "s");
     return print_field("Attempts", text);
 }
 

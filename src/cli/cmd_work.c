@@ -9,8 +9,12 @@
 #include "broker/broker.h"
 #include "child/guard.h"
 #include "cli/cli.h"
+#include "cli/client.h"
+#include "cli/out.h"
 #include "config/config.h"
 #include "worker/worker.h"
+
+#define CONCURRENCY_MAX 100000 /* as in params.def */
 
 /* "<host>-<pid>-<random>": a file name, unique over machines and time. */
 static int make_name(char *name, size_t size, struct mandor_err *err)
@@ -45,18 +49,55 @@ static int take_lock(const char *data_dir, const char *name, char *path, size_t 
     return fd;
 }
 
-static int check(const struct config *config, const char *url)
+static void print_queue(const struct config_queue *queue, const char *name)
 {
-    (void)printf("configuration: %s\n",
-                 config->path != NULL ? config->path : "none found, defaults");
-    (void)printf("broker: %s\nconcurrency: %" PRId64 "\n", url, config->concurrency);
-    for (size_t i = 0; i < config->queue_count; i++)
-        (void)printf("queue: %s (weight %" PRId64 ", concurrency %" PRId64 ")\n",
-                     config->queues[i].name, config->queues[i].weight,
-                     config->queues[i].concurrency);
-    if (config->queue_count == 0)
-        (void)printf("queues: all that the broker has\n");
+    out_line("queue: %s (weight %" PRId64 ", concurrency %.0" PRId64 "%s)", name, queue->weight,
+             queue->concurrency, queue->concurrency == 0 ? "the worker's" : "");
+}
+
+/* --check: what would be served, and how. */
+static int check(const struct worker_setup *setup)
+{
+    const struct config *config = setup->config;
+
+    out_line("configuration: %s", config->path != NULL ? config->path : "none found, defaults");
+    out_line("broker: %s\nconcurrency: %" PRId64, setup->broker_name,
+             setup->concurrency > 0 ? setup->concurrency : config->concurrency);
+    for (size_t i = 0; i < setup->queue_count; i++)
+        print_queue(config_queue(config, setup->queues[i]), setup->queues[i]);
+    for (size_t i = 0; setup->queue_count == 0 && i < config->queue_count; i++)
+        print_queue(&config->queues[i], config->queues[i].name);
+    if (setup->queue_count == 0 && config->queue_count == 0)
+        out_line("queues: all that the broker has");
+    for (size_t i = 0; i < config->pool_count; i++)
+        out_line("pool: %s (%s, %" PRId64 " workers%s)", config->pools[i].name,
+                 config->pools[i].command[0], config->pools[i].size_max,
+                 config->pools[i].size_min < config->pools[i].size_max ? " at most" : "");
     return EXIT_OK;
+}
+
+/* --queue as an array.  0 or -ENOMEM. */
+static int read_queues(const struct cli *cli, struct worker_setup *setup, const char ***ret)
+{
+    while (cli_text_nth(cli, "queue", setup->queue_count) != NULL)
+        setup->queue_count++;
+    if (setup->queue_count > 0 && (*ret = calloc(setup->queue_count, sizeof **ret)) == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < setup->queue_count; i++)
+        (*ret)[i] = cli_text_nth(cli, "queue", i);
+    setup->queues = *ret;
+    return 0;
+}
+
+/* The URL with the default's path filled in: what a person looks for when a job is not where it was expected. */
+static char *broker_name(const char *url)
+{
+    SCOPED_FREE char *path = client_sqlite_path(url);
+    char *name = NULL;
+
+    if (path == NULL)
+        return strdup(url);
+    return asprintf(&name, "sqlite:%s", path) < 0 ? NULL : name;
 }
 
 static const char *broker_url(const struct cli *cli, const struct config *config)
@@ -87,31 +128,31 @@ int cmd_work(struct cli *cli)
 {
     struct mandor_err err;
     struct config *config = NULL;
-    SCOPED_FREE char *data_dir = NULL;
+    SCOPED_FREE char *data_dir = NULL, *place = NULL;
+    SCOPED_FREE const char **queues = NULL;
     char name[64], lock_path[4096];
     struct worker_setup setup = { .guard_fd = -1, .config_path = cli->config_path };
 
+    setup.concurrency = cli_number(cli, "concurrency", 0);
+    if (cli_text(cli, "concurrency") != NULL &&
+        (setup.concurrency < 1 || setup.concurrency > CONCURRENCY_MAX))
+        return cli_usage(cli, "option '--concurrency': '%.32s' is out of range, expected 1 to %d",
+                         cli_text(cli, "concurrency"), CONCURRENCY_MAX);
     if (config_load(cli->config_path, &config, &err) < 0)
         return cli_fail(cli, &err);
     setup.config = config;
     setup.broker_url = broker_url(cli, config);
+    setup.broker_name = place = broker_name(setup.broker_url);
+    if (place == NULL || read_queues(cli, &setup, &queues) < 0)
+        return cli_fail(cli, (err_set(&err, -ENOMEM, FAULT_HOST, "start worker"), &err));
     if (cli_flag(cli, "check")) {
-        int code = check(config, setup.broker_url);
+        int code =
+            broker_check_url(setup.broker_url, &err) < 0 ? cli_fail(cli, &err) : check(&setup);
         config_free(config);
         return code;
     }
     setup.drain = cli_flag(cli, "drain");
-    setup.concurrency = cli_number(cli, "concurrency", 0);
     setup.progress = isatty(STDERR_FILENO) != 0;
-
-    const char **queues = NULL;
-    while (cli_text_nth(cli, "queue", setup.queue_count) != NULL)
-        setup.queue_count++;
-    if (setup.queue_count > 0 && (queues = calloc(setup.queue_count, sizeof *queues)) == NULL)
-        return cli_fail(cli, (err_set(&err, -ENOMEM, FAULT_HOST, "start worker"), &err));
-    for (size_t i = 0; i < setup.queue_count; i++)
-        queues[i] = cli_text_nth(cli, "queue", i);
-    setup.queues = queues;
 
     if (broker_prepare(setup.broker_url, &data_dir, &err) < 0 ||
         make_name(name, sizeof name, &err) < 0 ||
@@ -124,7 +165,5 @@ int cmd_work(struct cli *cli)
     if (guard_fork(&setup.guard_fd, &err) < 0)
         return cli_fail(cli, &err);
     setup_log(config, setup.progress);
-    int code = worker_run(&setup);
-    free(queues);
-    return code;
+    return worker_run(&setup);
 }

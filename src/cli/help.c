@@ -1,18 +1,28 @@
 /* help.c - help, man page and completion, all from the tables. */
+#include <ctype.h>
 #include <stdio.h>
 
 #include "base/buf.h"
 #include "cli/cli.h"
 #include "cli/out.h"
 #include "job/spec.h"
+#include "job/verdict.h"
 
-#define HELP_COLUMN 28 /* where an option's text starts */
-#define HELP_WIDTH  100
+#define HELP_COLUMN    28 /* where an option's text starts */
+#define HELP_WIDTH     100
+#define HELP_NARROWEST 40
 
 static size_t line_width(void)
 {
     int columns = out_columns();
-    return columns >= 60 ? MIN((size_t)columns, (size_t)HELP_WIDTH) : HELP_WIDTH;
+    return columns > 0 ? MIN(MAX((size_t)columns, (size_t)HELP_NARROWEST), (size_t)HELP_WIDTH)
+                       : HELP_WIDTH;
+}
+
+/* Where the text of an option starts: in a narrow terminal below the option. */
+static size_t help_column(void)
+{
+    return line_width() < 2 * HELP_COLUMN ? 8 : HELP_COLUMN;
 }
 
 static void new_line(size_t indent)
@@ -74,7 +84,7 @@ void help_overview(void)
 
 void help_commands(void)
 {
-    out_line("Usage: mandor COMMAND [OPTION…]\n\nCommands:");
+    out_line("Usage: mandor COMMAND [OPTION…] [ARGUMENT…]\n\nCommands:");
     print_names();
     out_line("\nCommon options:");
     out_line("  --broker URL    broker to use (else $MANDOR_BROKER, the configuration, sqlite:)");
@@ -152,9 +162,10 @@ static void print_option(const struct row *row, void *arg)
         (void)snprintf(letter, sizeof letter, "-%c, ", row->letter);
     (void)snprintf(head, sizeof head, "  %s--%s%s%s", letter, row->name,
                    row->arg != NULL ? " " : "", row->arg != NULL ? row->arg : "");
-    (void)printf("%-*s", HELP_COLUMN - 2, head);
-    if (strlen(head) > HELP_COLUMN - 4)
-        (void)printf("\n%*s", HELP_COLUMN - 2, "");
+    size_t column = help_column();
+    (void)printf("%-*s", (int)column - 2, head);
+    if (strlen(head) + 4 > column)
+        new_line(column - 2);
     (void)fputs("  ", stdout);
 
     char text[512];
@@ -165,13 +176,14 @@ static void print_option(const struct row *row, void *arg)
                    row->fallback != NULL && row->fallback[0] != '\0' ? " (default " : "",
                    row->fallback != NULL ? row->fallback : "",
                    row->fallback != NULL && row->fallback[0] != '\0' ? ")" : "");
-    wrap(text, HELP_COLUMN);
+    wrap(text, column);
     (void)arg;
 }
 
 void help_command(const struct cli_command *command)
 {
-    out_line("Usage: mandor %s %s\n\n%s.", command->name, command->usage, command->summary);
+    out_line("Usage: mandor %s%s%s\n\n%s.", command->name, command->usage[0] != '\0' ? " " : "",
+             command->usage, command->summary);
     if (command->text != NULL) {
         (void)putchar('\n');
         wrap(command->text, 0);
@@ -210,8 +222,8 @@ static void man_option(const struct row *row, void *arg)
         print_scdoc(row->arg);
         (void)fputs("_", stdout);
     }
-    (void)fputs("\n\t", stdout);
-    print_scdoc(row->help);
+    (void)printf("\n\t%c", toupper((unsigned char)row->help[0]));
+    print_scdoc(row->help + 1);
     if (row->choices != NULL) {
         (void)fputs(": ", stdout);
         print_scdoc(row->choices);
@@ -228,7 +240,8 @@ static void man_option(const struct row *row, void *arg)
 
 static void man_command(const struct cli_command *command)
 {
-    (void)printf("## mandor %s\n\n*mandor %s* ", command->name, command->name);
+    (void)printf("## mandor %s\n\n*mandor %s*%s", command->name, command->name,
+                 command->usage[0] != '\0' ? " " : "");
     print_scdoc(command->usage);
     (void)fputs("\n\n", stdout);
     print_scdoc(command->summary);
@@ -263,22 +276,54 @@ static void print_word(const struct row *row, void *arg)
     (void)printf(" --%s", row->name);
 }
 
+/* The values that a word behind an option may have: "--frame) words=... ;;". */
+static void bash_choices(const struct row *row, void *arg)
+{
+    (void)arg;
+    if (row->choices == NULL)
+        return;
+    (void)printf("    --%s) words=\"", row->name);
+    for (const char *p = row->choices; *p != '\0'; p++)
+        (void)putchar(*p == '|' ? ' ' : *p);
+    out_line("\" ;;");
+}
+
+static void bash_values(void)
+{
+    out_line("    words=\n    case $prev in");
+    each_job(cli_find_command("add"), bash_choices, NULL);
+    (void)printf("    --state|-s) words=\"");
+    for (int state = 0; state < JOB_STATES; state++)
+        (void)printf(" %s", job_state_name((enum job_state)state));
+    out_line(
+        "\" ;;\n    --completion) words=\"bash zsh fish\" ;;\n"
+        "    --config|--from|--python) COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n    esac\n"
+        "    [[ -n $words ]] && { COMPREPLY=($(compgen -W \"$words\" -- \"$cur\")); return; }");
+}
+
 static void complete_bash(void)
 {
     size_t count;
     const struct cli_command *all = cli_commands(&count);
 
     out_line("# bash completion for mandor\n_mandor()\n{\n"
-             "    local cur=${COMP_WORDS[COMP_CWORD]} words i command=\n"
+             "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} words i "
+             "command=\n"
+             "    [[ $cur == = ]] && cur=\n"
+             "    [[ $prev == = && COMP_CWORD -ge 2 ]] && prev=${COMP_WORDS[COMP_CWORD-2]}\n"
              "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
              "        [[ ${COMP_WORDS[i]} == -- ]] && { COMPREPLY=($(compgen -c -- \"$cur\")); "
              "return; }\n"
              "        [[ -z $command && ${COMP_WORDS[i]} != -* ]] && command=${COMP_WORDS[i]}\n"
-             "    done\n    case $command in");
+             "    done");
+    bash_values();
+    out_line("    case $command in");
     for (size_t i = 0; i < count; i++) {
         (void)printf("    %s) words=\"", all[i].name);
         each_own(&all[i], print_word, NULL);
         each_job(&all[i], print_word, NULL);
+        for (size_t j = 0; str_eq(all[i].name, "help") && j < count; j++)
+            (void)printf(" %s", all[j].name);
         out_line("\" ;;");
     }
     (void)printf("    *) words=\"--help --version");
@@ -303,6 +348,14 @@ static void print_quoted(const char *text, const char *escape)
     }
 }
 
+static void print_choices(const char *choices, const char *before, const char *behind)
+{
+    (void)fputs(before, stdout);
+    for (const char *p = choices; *p != '\0'; p++)
+        (void)putchar(*p == '|' ? ' ' : *p);
+    (void)fputs(behind, stdout);
+}
+
 static void zsh_option(const struct row *row, void *arg)
 {
     (void)arg;
@@ -313,7 +366,10 @@ static void zsh_option(const struct row *row, void *arg)
     if (row->arg != NULL) {
         (void)fputs(":", stdout);
         print_quoted(row->arg, "[]:\\");
-        (void)fputs(":_files", stdout);
+        if (row->choices == NULL)
+            (void)fputs(":_files", stdout);
+        else
+            print_choices(row->choices, ":(", ")");
     }
     (void)fputs("' \\\n", stdout);
 }
@@ -350,7 +406,9 @@ static void fish_option(const struct row *row, void *arg)
                  row->name);
     if (row->letter != '\0')
         (void)printf(" -s %c", row->letter);
-    (void)printf("%s -d '", row->arg != NULL ? " -r" : "");
+    if (row->choices != NULL)
+        print_choices(row->choices, " -xa '", "'");
+    (void)printf("%s -d '", row->arg != NULL && row->choices == NULL ? " -r" : "");
     print_quoted(row->help, "");
     out_line("'");
 }

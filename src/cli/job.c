@@ -88,27 +88,47 @@ int job_default_cwd(json_t *job, struct mandor_err *err)
 
 /* ---- checks ---- */
 
-static int check_sink(const char *key, const char *url, struct mandor_err *err)
+static bool is_scheme(const char *url, const char *scheme)
+{
+    return strncmp(url, scheme, strlen(scheme)) == 0;
+}
+
+static int check_sink(const char *key, const char *url, bool queued, struct mandor_err *err)
 {
     if (url == NULL)
         return 0;
-    if (strncmp(url, "inherit:", strlen("inherit:")) == 0)
+    if (queued && is_scheme(url, "inherit:"))
         return err_set(err, -EINVAL, FAULT_CALLER,
                        "'%s': 'inherit:' is only for 'mandor run', a queued job has no terminal",
+                       key);
+    if (!queued && is_scheme(url, "auto:"))
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "'%s': 'auto:' keeps output in a queue, and 'mandor run' has none: expected "
+                       "file:PATH, null: or inherit:",
                        key);
     int r = sink_check_url(url, err);
     return r < 0 ? err_wrap(err, r, "'%s'", key) : 0;
 }
 
-int job_check(const struct spec *spec, struct mandor_err *err)
+static int check(const struct spec *spec, bool queued, struct mandor_err *err)
 {
-    int r = check_sink("stdout", spec->stdout_sink.bytes, err);
+    int r = check_sink("stdout", spec->stdout_sink.bytes, queued, err);
     if (r == 0)
-        r = check_sink("stderr", spec->stderr_sink.bytes, err);
+        r = check_sink("stderr", spec->stderr_sink.bytes, queued, err);
     if (r == 0 && spec->stdin_src.bytes != NULL) {
         r = feeder_check_url(spec->stdin_src.bytes, err);
         if (r < 0)
             return err_wrap(err, r, "'stdin'");
     }
     return r;
+}
+
+int job_check(const struct spec *spec, struct mandor_err *err)
+{
+    return check(spec, true, err);
+}
+
+int job_check_run(const struct spec *spec, struct mandor_err *err)
+{
+    return check(spec, false, err);
 }

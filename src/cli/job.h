@@ -20,5 +20,7 @@ MUST_CHECK int job_default_cwd(json_t *job, struct mandor_err *err);
 
 /* Can this spec be queued: are its URLs known, and its sinks not inherited?  -EINVAL with *err. */
 MUST_CHECK int job_check(const struct spec *spec, struct mandor_err *err);
+/* The same for `run`: no auto:, but inherit:. */
+MUST_CHECK int job_check_run(const struct spec *spec, struct mandor_err *err);
 
 #endif

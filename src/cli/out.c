@@ -280,6 +280,36 @@ static bool plain_word(const char *bytes, size_t len)
                                     "_-+./:=@%,{}") == len;
 }
 
+/* Does the word hold what text_escape() would not print as it is? */
+static bool needs_escapes(const char *bytes, size_t len)
+{
+    for (size_t at = 0, n; at < len; at += n) {
+        uint32_t c;
+        if (!decode(bytes + at, len - at, &c, &n) || unsafe(c))
+            return true;
+    }
+    return false;
+}
+
+/* $'...', as bash, zsh and ksh read it: in plain quotes \n would look like a line feed and like itself. */
+static int add_escaped_word(struct buf *buf, const char *bytes, size_t len)
+{
+    int r = buf_adds(buf, "$'");
+
+    for (size_t at = 0, n; r == 0 && at < len; at += n) {
+        uint32_t c;
+        if (!decode(bytes + at, len - at, &c, &n))
+            r = escape_bytes(buf, bytes + at, n);
+        else if (unsafe(c))
+            r = c >= 0x80 ? buf_addf(buf, "\\u%04x", c) : escape_one(buf, c);
+        else if (c == '\'' || c == '\\')
+            r = buf_addf(buf, "\\%c", (int)c);
+        else
+            r = buf_add(buf, bytes + at, n);
+    }
+    return r == 0 ? buf_adds(buf, "'") : r;
+}
+
 /* One argument in shell quotes where it needs them. */
 static int add_word(struct buf *buf, const json_t *json)
 {
@@ -291,6 +321,8 @@ static int add_word(struct buf *buf, const json_t *json)
 
     if (plain_word(bytes, len)) {
         r = buf_add(buf, bytes, len);
+    } else if (needs_escapes(bytes, len)) {
+        r = add_escaped_word(buf, bytes, len);
     } else {
         r = buf_adds(buf, "'");
         for (size_t at = 0; at < len && r == 0; at++)

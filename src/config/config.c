@@ -17,6 +17,8 @@
 #include "config/scalar.h"
 #include "config/tree.h"
 #include "job/spec.h"
+#include "sink/sink.h"
+#include "stream/feeder.h"
 
 #define FILE_BYTES_MAX ((size_t)1 << 20)
 #define KEYS_MAX       ((size_t)96)
@@ -92,7 +94,8 @@ _Static_assert(offsetof(struct config_queue, keep_completed_count) ==
                    offsetof(struct config_queue, keep_failed_count) ==
                        offsetof(struct config_queue, keep_failed_ms) + sizeof(int64_t),
                "PARAM_KEEP: the count stands right behind the age");
-_Static_assert(offsetof(struct pool_options, size_max) == offsetof(struct pool_options, size_min) + sizeof(int64_t),
+_Static_assert(offsetof(struct pool_options, size_max) ==
+                   offsetof(struct pool_options, size_min) + sizeof(int64_t),
                "PARAM_COUNT: the most stands right behind the least");
 
 /* ---- where we are ---- */
@@ -274,8 +277,8 @@ static void free_names(char **names)
 }
 
 /* 4, or {min: 1, max: 8}. */
-static int read_count(const struct place *place, const struct tree *value, const struct param *param,
-                      int64_t *field)
+static int read_count(const struct place *place, const struct tree *value,
+                      const struct param *param, int64_t *field)
 {
     static const char *const known[] = { "min", "max" };
     int64_t bounds[2] = { 0, 0 };
@@ -358,13 +361,15 @@ static int read_vars(const struct place *place, const struct tree *value, char *
 static int read_dir(const struct place *place, const char *text, char **field)
 {
     char *path = NULL;
-    int n = text[0] == '/' ? asprintf(&path, "%s", text) : asprintf(&path, "%s/%s", place->dir, text);
+    int n =
+        text[0] == '/' ? asprintf(&path, "%s", text) : asprintf(&path, "%s/%s", place->dir, text);
     if (n < 0)
         return no_memory(place);
     char *absolute = realpath(path, NULL);
     free(path);
     if (absolute == NULL)
-        return errno == ENOMEM ? no_memory(place) : bad(place, "'%.100s': %s", text, strerrordesc_np(errno));
+        return errno == ENOMEM ? no_memory(place)
+                               : bad(place, "'%.100s': %s", text, strerrordesc_np(errno));
     free(*field);
     *field = absolute;
     return 0;
@@ -546,6 +551,19 @@ static int read_group(const struct place *place, const char *group, const struct
     return 0;
 }
 
+/* A stream that leads nowhere would fail every job of the queue: say it now. */
+static int check_end(const struct place *place, const char *key, const char *url)
+{
+    struct mandor_err why = { 0 };
+    int r = 0;
+
+    if (url != NULL && str_eq(key, "stdin"))
+        r = feeder_check_url(url, &why);
+    else if (url != NULL && (str_eq(key, "stdout") || str_eq(key, "stderr")))
+        r = sink_check_url(url, &why);
+    return r < 0 ? failed(place, r, &why) : 0;
+}
+
 static int read_job_option(const struct place *place, const struct tree_item *item,
                            json_t *defaults)
 {
@@ -562,7 +580,9 @@ static int read_job_option(const struct place *place, const struct tree_item *it
     int r = read_option(place, option, item->value, &json);
     if (r < 0)
         return r;
-    return json_object_set_new(defaults, item->key, json) < 0 ? no_memory(place) : 0;
+    if (json_object_set_new(defaults, item->key, json) < 0)
+        return no_memory(place);
+    return check_end(place, item->key, json_string_value(json));
 }
 
 /* ---- queues ---- */
@@ -658,7 +678,8 @@ static int set_pool_defaults(const struct place *place, const char *name, struct
     return 0;
 }
 
-static int read_pool(const struct place *place, const char *name, const struct tree *value, struct pool_options *pool)
+static int read_pool(const struct place *place, const char *name, const struct tree *value,
+                     struct pool_options *pool)
 {
     const char *known[ARRAY_LEN(pool_params)];
     int r = set_pool_defaults(place, name, pool);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/clock.h"
+#include "base/units.h"
 
 static const struct spec *spec_of(const struct watchdog *watchdog)
 {
@@ -13,9 +14,10 @@ static const struct spec *spec_of(const struct watchdog *watchdog)
 static void on_deadline(uv_timer_t *timer)
 {
     struct watchdog *watchdog = timer->data;
-    char why[80];
+    char why[80], limit[UNITS_TEXT_SIZE];
 
-    (void)snprintf(why, sizeof why, "timeout of %" PRId64 " ms", spec_of(watchdog)->timeout_ms);
+    (void)snprintf(why, sizeof why, "timeout of %s",
+                   units_print_duration(spec_of(watchdog)->timeout_ms, limit));
     watchdog->on_expired(watchdog->streams->execution, CAUSE_TIMEOUT, why);
 }
 
@@ -25,7 +27,7 @@ static void on_idle(uv_timer_t *timer)
     struct watchdog *watchdog = timer->data;
     int64_t limit_ms = spec_of(watchdog)->idle_timeout_ms;
     int64_t silent_ms = clock_mono_ms() - watchdog->streams->active_at_ms;
-    char why[80];
+    char why[80], limit[UNITS_TEXT_SIZE];
 
     /* Silence under backpressure is ours, not the job's. */
     if (job_streams_paused(watchdog->streams))
@@ -34,7 +36,7 @@ static void on_idle(uv_timer_t *timer)
         (void)uv_timer_start(timer, on_idle, (uint64_t)(limit_ms - silent_ms), 0);
         return;
     }
-    (void)snprintf(why, sizeof why, "no output for %" PRId64 " ms", silent_ms);
+    (void)snprintf(why, sizeof why, "no output for %s", units_print_duration(limit_ms, limit));
     watchdog->on_expired(watchdog->streams->execution, CAUSE_IDLE_TIMEOUT, why);
 }
 

@@ -1,6 +1,8 @@
 /* verdict.c - names of causes, stages, outcomes and states, and the walk through outcome.def. */
 #include "job/verdict.h"
 
+#include <stdio.h>
+
 static const char *const cause_names[CAUSE_COUNT] = {
     [CAUSE_EXIT] = "exit",
     [CAUSE_SIGNAL] = "signal",
@@ -51,6 +53,21 @@ static int value_of(const char *const *names, size_t count, const char *name)
 const char *cause_name(enum cause cause)
 {
     return name_of(cause_names, CAUSE_COUNT, cause);
+}
+
+const char *verdict_text(const struct verdict *verdict, char buf[static VERDICT_TEXT_SIZE])
+{
+    const char *cause = cause_name(verdict->cause), *error = verdict->error;
+
+    if (error[0] == '\0' && verdict->cause == CAUSE_EXIT)
+        (void)snprintf(buf, VERDICT_TEXT_SIZE, "exit code %d", verdict->exit_code);
+    else if (error[0] == '\0')
+        (void)snprintf(buf, VERDICT_TEXT_SIZE, "%s", cause);
+    else if (strncmp(error, cause, strlen(cause)) == 0)
+        (void)snprintf(buf, VERDICT_TEXT_SIZE, "%s", error);
+    else
+        (void)snprintf(buf, VERDICT_TEXT_SIZE, "%s: %s", cause, error);
+    return buf;
 }
 
 int cause_from_name(const char *name)

@@ -70,6 +70,11 @@ enum outcome {
 };
 const char *outcome_name(enum outcome outcome);
 
+/* The end in a phrase for people: "exit code 3", "timeout of 2s", "signal: killed by signal 9 (SIGKILL)": the cause stands first
+ * unless the error names it itself.  Returns buf. */
+#define VERDICT_TEXT_SIZE 300
+const char *verdict_text(const struct verdict *verdict, char buf[static VERDICT_TEXT_SIZE]);
+
 /* Look the verdict up in outcome.def.  no_retry_exit_codes come from spec. */
 enum outcome verdict_outcome(const struct verdict *verdict, const struct spec *spec);
 

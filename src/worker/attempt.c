@@ -262,6 +262,7 @@ static void count_outcome(enum outcome outcome, enum job_state state)
 static void on_settled(struct broker_req *req)
 {
     struct attempt *attempt = answered(req);
+    char text[VERDICT_TEXT_SIZE];
 
     if (req->status == -ESTALE) {
         lost(attempt, "the queue had given the job to somebody else");
@@ -273,9 +274,8 @@ static void on_settled(struct broker_req *req)
     }
     count_outcome(verdict_outcome(&attempt->verdict, attempt->spec), attempt->plan.state);
     progress_settled(attempt->worker->progress, attempt);
-    log_event(LOG_INFO, attempt->lease.id, attempt->lease.attempt, "%s: %s%s%s", job_state_name(attempt->plan.state),
-              cause_name(attempt->verdict.cause), attempt->verdict.error[0] != '\0' ? ": " : "",
-              attempt->verdict.error);
+    log_event(LOG_INFO, attempt->lease.id, attempt->lease.attempt, "%s: %s", job_state_name(attempt->plan.state),
+              verdict_text(&attempt->verdict, text));
     if (attempt->plan.state == JOB_DELAYED)
         scheduler_due(attempt->worker->scheduler, attempt->plan.delay_ms);
     else if (attempt->plan.state == JOB_WAITING || attempt->worker->setup.drain)

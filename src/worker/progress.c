@@ -1,6 +1,7 @@
 /* progress.c - contract in progress.h. */
 #include "worker/progress.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
 
@@ -42,7 +43,8 @@ static int columns(void)
 /* How far a running job says it is: {"progress": 42} or any short JSON value. */
 static void add_progress(struct buf *line, const struct attempt *attempt)
 {
-    const json_t *value = attempt->execution != NULL ? execution_progress(attempt->execution) : NULL;
+    const json_t *value =
+        attempt->execution != NULL ? execution_progress(attempt->execution) : NULL;
 
     if (json_is_number(value))
         (void)!buf_addf(line, " %.0f%%", json_number_value(value));
@@ -55,9 +57,10 @@ static void draw(uv_timer_t *timer)
     char command[40];
     SCOPED_BUF line = { 0 };
 
-    (void)!buf_addf(&line, "%zu running, %" PRId64 " completed, %" PRId64 " failed", scheduler_active(worker->scheduler),
-                    metric_get(METRIC_jobs_completed), metric_get(METRIC_jobs_failed));
-    LIST_FOREACH (attempt, &worker->attempts, struct attempt, node) {
+    (void)!buf_addf(&line, "%zu running, %" PRId64 " completed, %" PRId64 " failed",
+                    scheduler_active(worker->scheduler), metric_get(METRIC_jobs_completed),
+                    metric_get(METRIC_jobs_failed));
+    LIST_FOREACH(attempt, &worker->attempts, struct attempt, node) {
         if (attempt->state != ATTEMPT_RUNNING || line.len > (size_t)columns())
             continue;
         attempt_command(attempt, command, sizeof command);
@@ -90,19 +93,32 @@ struct progress *progress_new(struct worker *worker)
 
 void progress_settled(struct progress *progress, const struct attempt *attempt)
 {
-    char command[64], took[UNITS_TEXT_SIZE];
+    char command[64], took[UNITS_TEXT_SIZE], text[VERDICT_TEXT_SIZE];
 
     if (progress == NULL)
         return;
     attempt_command(attempt, command, sizeof command);
     clear(progress);
-    (void)fprintf(stderr, progress->colour ? "\033[%s;1m%s\033[0m " : "%.0s%s ", looks[attempt->plan.state].colour,
-                  looks[attempt->plan.state].sign);
-    (void)fprintf(stderr, "%-5s %-9s %8s  %s", attempt->lease.id, job_state_name(attempt->plan.state),
+    (void)fprintf(stderr, progress->colour ? "\033[%s;1m%s\033[0m " : "%.0s%s ",
+                  looks[attempt->plan.state].colour, looks[attempt->plan.state].sign);
+    (void)fprintf(stderr, "%-5s %-9s %8s  %s", attempt->lease.id,
+                  job_state_name(attempt->plan.state),
                   units_human_duration(attempt->verdict.wall_ms, took), command);
     if (attempt->plan.state != JOB_COMPLETED)
-        (void)fprintf(stderr, "  (%s%s%.100s)", cause_name(attempt->verdict.cause),
-                      attempt->verdict.error[0] != '\0' ? ": " : "", attempt->verdict.error);
+        (void)fprintf(stderr, "  (%.120s)", verdict_text(&attempt->verdict, text));
+    (void)fputc('\n', stderr);
+}
+
+void progress_say(struct progress *progress, const char *fmt, ...)
+{
+    va_list args;
+
+    if (progress == NULL)
+        return;
+    clear(progress);
+    va_start(args, fmt);
+    (void)vfprintf(stderr, fmt, args);
+    va_end(args);
     (void)fputc('\n', stderr);
 }
 

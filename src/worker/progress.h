@@ -7,6 +7,9 @@
 
 struct progress *progress_new(struct worker *worker); /* NULL: nobody watches */
 void progress_settled(struct progress *progress, const struct attempt *attempt);
+/* A line above the moving one. */
+__attribute__((format(printf, 2, 3))) void progress_say(struct progress *progress, const char *fmt,
+                                                        ...);
 void progress_close(struct progress *progress); /* closes its handle, clears the line */
 struct progress *progress_free(struct progress *progress);
 

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/metrics.h"
+#include "base/units.h"
 #include "os/notify.h"
 #include "sink/sink.h"
 #include "worker/attempt.h"
@@ -232,12 +233,16 @@ static const char *plural(size_t count)
 void worker_stop(struct worker *worker)
 {
     size_t active = scheduler_active(worker->scheduler);
+    char limit[UNITS_TEXT_SIZE];
 
     if (!worker->stopping) {
         worker->stopping = true;
         (void)notify_send("STOPPING=1");
-        log_info("stopping: %zu job%s may end within %" PRId64 " ms", active, plural(active),
-                 worker->config->shutdown_timeout_ms);
+        (void)units_print_duration(worker->config->shutdown_timeout_ms, limit);
+        log_info("stopping: %zu job%s may end within %s", active, plural(active), limit);
+        if (active > 0)
+            progress_say(worker->progress, "Stopping: %zu job%s may end within %s; Ctrl-C again stops %s now.", active,
+                         plural(active), limit, active == 1 ? "it" : "them");
         scheduler_give_back(worker->scheduler, 0);
         (void)uv_timer_start(&worker->stop_timer, on_stop_timer, (uint64_t)worker->config->shutdown_timeout_ms, 0);
     } else if (!worker->terminating) {
@@ -448,7 +453,7 @@ static void announce(struct worker *worker)
 
     log_info("worker %s: %" PRId64 " at a time, containment %s, broker %s", worker->setup.name,
              scheduler_concurrency(worker->scheduler), spec_containment_name(host->automatic),
-             worker->setup.broker_url);
+             worker->setup.broker_name);
     (void)notify_send("READY=1");
 }
 

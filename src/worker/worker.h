@@ -27,6 +27,7 @@ struct worker_setup {
     struct config *config;      /* owned by the worker: SIGHUP replaces it */
     const char *config_path;    /* as given, NULL = searched */
     const char *broker_url;
+    const char *broker_name;    /* the same for people: the default's path is filled in */
     const char *name;           /* unique: <host>-<pid>-<random> */
     const char *data_dir;
     const char *lock_path;      /* liveness lock, held already (shared with the guard) */

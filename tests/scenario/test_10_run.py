@@ -49,7 +49,7 @@ def test_output_before_a_failure_comes_through_and_the_last_line_names_the_cause
 def test_a_timeout_is_124_and_says_so(mandor):
     done = mandor.run("run", "--timeout", "300ms", "--", "sleep", "600")
     assert done.code == 124, done
-    assert "time" in done.cause and "300" in done.cause, done
+    assert done.cause == "mandor run: timeout of 300ms", done
 
 
 def test_a_child_that_exits_0_on_the_timeouts_sigterm_has_still_timed_out(mandor):
@@ -68,6 +68,18 @@ def test_a_program_that_is_not_there_is_127_and_named(mandor):
     done = mandor.run("run", "--", "no-such-program-anywhere", "x")
     assert done.code == 127, done
     assert "no-such-program-anywhere" in done.cause and done.out == b""
+
+
+def test_a_long_path_does_not_hide_what_was_looked_for(mandor):
+    path = ":".join(f"/opt/some/long/directory/{n}" for n in range(40))
+    done = mandor.run("run", "--env", f"PATH={path}", "--", "no-such-program-anywhere")
+    assert done.code == 127 and done.cause.startswith("mandor run: spawn: no program 'no-such-program-anywhere' in the job's PATH"), done
+    assert done.cause.endswith("…)"), done
+
+
+def test_a_user_that_is_not_there_is_named(mandor):
+    done = mandor.run("run", "--user", "no-such-user", "--", "true")
+    assert done.code == 125 and done.cause == "mandor run: spawn: this machine has no user 'no-such-user'", done
 
 
 def test_a_path_that_is_not_there_is_127(mandor):

@@ -80,10 +80,82 @@ def test_the_manual_part_is_valid_scdoc(mandor):
     (("logs", "1", "2"), "2"),
     (("run", "--attempts", "2", "--", "true"), "--attempts"),
     (("ls", "--broker", "mysql:x"), "mysql"),
+    (("run",), "no command"),
+    (("run", "--stdout", "out.txt", "--", "true"), "out.txt"),
+    (("run", "--stdout", "auto:", "--", "true"), "auto:"),
+    (("work", "--concurrency", "0"), "--concurrency"),
+    (("work", "--concurrency", "99999999"), "--concurrency"),
+    (("work", "--check", "--broker", "mysql:x"), "mysql"),
 ])
 def test_a_wrong_command_line_is_exit_2_and_says_why(mandor, args, said):
     done = mandor.run(*args)
     assert done.code == 2 and said in done.complaint and done.out == b"", done
+
+
+def test_no_help_line_ends_in_a_space_or_is_wider_than_its_terminal(mandor):
+    for command in COMMANDS + ("pools",):
+        for line in mandor.ok(command, "--help").text.splitlines():
+            assert line == line.rstrip(), (command, line)
+
+
+def test_bash_completes_the_values_of_an_option(mandor, tmp_path):
+    script = tmp_path / "completion"
+    script.write_bytes(mandor.ok("help", "--completion", "bash").out)
+
+    def words(*line):
+        text = 'source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($#-1)); _mandor; printf "%s\\n" "${COMPREPLY[@]}"'
+        return subprocess.run(["bash", "-uc", text, script, *line], check=True, text=True, capture_output=True).stdout.split()
+
+    assert words("mandor", "add", "--frame", "u32") == ["u32be", "u32le"]
+    assert words("mandor", "add", "--frame", "=", "li") == ["lines"]
+    assert words("mandor", "ls", "--state", "c") == ["completed", "cancelled"]
+    assert words("mandor", "help", "do") == ["doctor"]
+    assert words("mandor", "ca") == ["cancel"]
+    assert "--timeout" in words("mandor", "run", "--ti")
+
+
+def test_check_says_what_would_be_served(mandor):
+    config = mandor.tmp / "check.yaml"
+    config.write_text("queues: {a: {weight: 3, concurrency: 2}, b: {}}\npools: {p: {command: [sh], size: {min: 1, max: 3}}}\n")
+    lines = mandor.ok("work", "--check", "--config", config, env={"MANDOR_BROKER": None}).lines
+    assert "queue: a (weight 3, concurrency 2)" in lines and "queue: b (weight 1, concurrency the worker's)" in lines
+    assert any(line.startswith("broker: sqlite:/") and line.endswith("queue.db") for line in lines), lines
+    assert "pool: p (sh, 3 workers at most)" in lines
+    lines = mandor.ok("work", "--check", "--config", config, "-q", "b", "-q", "c").lines
+    assert [line for line in lines if line.startswith("queue: ")] == [f"queue: {q} (weight 1, concurrency the worker's)" for q in "bc"]
+
+
+@pytest.mark.parametrize("text, said", [
+    ("queues: {a: {stdout: out.txt}}", "queues.a.stdout: unknown sink"),
+    ("queues: {a: {stderr: 'ftp://x'}}", "queues.a.stderr: unknown sink"),
+    ("queues: {a: {stdin: 'ftp://x'}}", "queues.a.stdin: unknown stdin source"),
+])
+def test_check_refuses_streams_that_lead_nowhere(mandor, text, said):
+    config = mandor.tmp / "check.yaml"
+    config.write_text(text)
+    done = mandor.run("work", "--check", "--config", config)
+    assert done.code == 2 and said in done.complaint, done
+
+
+def test_pausing_a_queue_that_nobody_has_used_is_said(mandor):
+    mandor.add("true")
+    assert mandor.ok("pause", "default").err == b""
+    done = mandor.ok("pause", "defualt")
+    assert "defualt" in done.complaint and "no jobs yet" in done.complaint
+    assert mandor.ok("pause", "defualt").err == b""
+
+
+def test_arguments_that_need_escapes_are_shown_as_a_shell_reads_them(mandor):
+    words = [b"a\nb", b"a\\nb", b"it's", b"\xff\xfe1", "\u0085\u202e".encode(), b"'\t'", "\u00fc".encode(), b""]
+    job = mandor.ok("add", "--", "printf", "%s|", *words).lines[0]
+    line = next(line for line in mandor.ok("show", job).lines if line.startswith("Command"))
+    shown = subprocess.run(["bash", "-c", line.split(None, 1)[1]], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}).stdout
+    assert shown == b"".join(word + b"|" for word in words), line
+
+
+def test_a_list_has_no_history_and_a_record_has(mandor):
+    job = mandor.add("true")
+    assert "history" not in mandor.list()[0] and "history" in mandor.show(job)
 
 
 # ---- looking where nothing is ----

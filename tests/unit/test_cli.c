@@ -146,7 +146,7 @@ static const struct {
     { { "show" }, "missing" },
     { { "pause", "a", "b" }, "'b'" },
     { { "ls", "a" }, "'a'" },
-    { { "run" }, "missing" },
+    { { "run" }, "no command" },
     { { "show", "1", "--drain" }, "--drain" },
 };
 
