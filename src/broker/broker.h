@@ -89,6 +89,7 @@ struct broker_req {
         struct {
             const char *id;
             int64_t attempt; /* in: as leased; out: the token of this start */
+            int64_t attempts; /* in: how many it may have, its queue's default included; 0 = as it was added */
             bool cancelled;  /* out: cancel was asked for before the start: do not run, settle as cancelled */
         } start;
         struct {

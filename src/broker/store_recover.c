@@ -127,7 +127,7 @@ static double random01(void)
 
 /* The row of STMT_WORKER_ACTIVE or STMT_ORPHAN, copied: the statement is reset before the job is written. */
 struct dead_job {
-    int64_t id, attempts_used, put_backs, started_ms, attempt;
+    int64_t id, attempts_used, put_backs, started_ms, attempt, attempts;
     bool started, cancel_requested;
     char *spec_text;
 };
@@ -144,6 +144,7 @@ static int copy_dead(sqlite3_stmt *stmt, struct dead_job *ret)
         .started_ms = col_i(stmt, 5),
         .spec_text = strdup(spec != NULL ? spec : ""),
         .attempt = col_i(stmt, 7),
+        .attempts = col_i(stmt, 8),
     };
     return ret->spec_text != NULL ? 0 : -ENOMEM;
 }
@@ -168,6 +169,7 @@ static struct retry_plan plan_dead(const struct dead_job *job, const struct verd
     if (json_parse(job->spec_text, strlen(job->spec_text), &json, NULL) < 0 ||
         spec_from_json(json, NULL, &spec, NULL) < 0)
         return (struct retry_plan){ .state = JOB_FAILED, .charged = true };
+    spec->attempts = job->attempts; /* of its queue, where the job itself does not say */
     return retry_plan(verdict_outcome(verdict, spec), spec, job->attempts_used, job->put_backs,
                       random01());
 }
@@ -420,8 +422,8 @@ static int settle_orphan(struct store *store, struct broker_req *req, const stru
     if (r <= 0)
         return r; /* it has changed meanwhile */
 
-    if (col_s(stmt, 8) != NULL)
-        (void)snprintf(worker, sizeof worker, "%s", col_s(stmt, 8));
+    if (col_s(stmt, 9) != NULL)
+        (void)snprintf(worker, sizeof worker, "%s", col_s(stmt, 9));
     r = copy_dead(stmt, &job);
     (void)sqlite3_reset(stmt);
     if (r < 0) {

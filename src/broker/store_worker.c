@@ -301,6 +301,8 @@ int store_start(struct store *store, struct broker_req *req)
     bind_i(stmt, 2, store_wall_ms());
     bind_i(stmt, 3, store_boot_ms() + store->lease_ms);
     bind_s(stmt, 4, store_boot_id());
+    if (req->start.attempts > 0)
+        bind_i(stmt, 5, req->start.attempts);
     if (store_step(store, stmt) < 0)
         return store_error(store, &req->err);
     store->rows++;
@@ -568,7 +570,8 @@ int store_unregister(struct store *store, struct broker_req *req)
     bind_s(stmt, 1, store->worker);
     bind_i(stmt, 2, store_wall_ms());
     int r = store_step(store, stmt);
-    if (r == 0) /* whoever leaves started jobs behind stays on the list, so that their containment is emptied first */
+    if (r ==
+        0) /* whoever leaves started jobs behind stays on the list, so that their containment is emptied first */
         r = store_run_s(store, STMT_SIGN_OFF, store->worker);
     if (r < 0)
         return store_error(store, &req->err);

@@ -466,12 +466,14 @@ static void print_cell(const struct cell *cell, size_t column_width, size_t room
 /* terminal: its width, what does not fit is cut; 0 = no bound. */
 static void print_row(const struct table *table, size_t row, const size_t *widths, size_t terminal)
 {
-    size_t used = 0;
+    size_t used = 0, columns = table->columns;
 
-    for (size_t i = 0; i < table->columns && (terminal == 0 || used < terminal); i++) {
+    while (columns > 1 && table->cells[row * table->columns + columns - 1].text[0] == '\0')
+        columns--; /* no spaces at the end of a line */
+    for (size_t i = 0; i < columns && (terminal == 0 || used < terminal); i++) {
         struct cell cell = table->cells[row * table->columns + i];
         size_t room = terminal == 0 ? SIZE_MAX : terminal - used;
-        bool last = i + 1 == table->columns || (terminal != 0 && used + widths[i] + 2 >= terminal);
+        bool last = i + 1 >= columns || (terminal != 0 && used + widths[i] + 2 >= terminal);
 
         if (row == 0 && table->count > table->columns) /* a title stands over its numbers */
             cell.right = table->cells[table->columns + i].right;

@@ -569,6 +569,7 @@ void attempt_start(struct attempt *attempt)
     ask(attempt, BROKER_START, on_started);
     attempt->req.start.id = attempt->lease.id;
     attempt->req.start.attempt = attempt->lease.attempt;
+    attempt->req.start.attempts = attempt->invalid.code < 0 ? 0 : attempt->spec->attempts;
     submit(attempt);
 }
 

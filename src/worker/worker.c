@@ -239,7 +239,10 @@ void worker_stop(struct worker *worker)
         worker->stopping = true;
         (void)notify_send("STOPPING=1");
         (void)units_print_duration(worker->config->shutdown_timeout_ms, limit);
-        log_info("stopping: %zu job%s may end within %s", active, plural(active), limit);
+        if (active == 0)
+            log_info("stopping");
+        else
+            log_info("stopping: %zu job%s may end within %s", active, plural(active), limit);
         if (active > 0)
             progress_say(worker->progress, "Stopping: %zu job%s may end within %s; Ctrl-C again stops %s now.", active,
                          plural(active), limit, active == 1 ? "it" : "them");

@@ -39,6 +39,22 @@ def test_nothing_of_a_job_outlives_a_killed_half_by_more_than_a_second_R12(mando
     assert mandor.logs_of(job, "--stdout") == b"attempt 2\n"
 
 
+def test_a_queues_number_of_attempts_holds_for_the_dead_worker_and_on_record(mandor):
+    config = mandor.tmp / "queues.yaml"
+    config.write_text("queues: {default: {attempts: 3, backoff: {type: fixed, delay: 10ms}}}\n")
+    job = mandor.add(*sh('[ "$MANDOR_ATTEMPT" = 2 ] || exec sleep 600'))
+    with mandor.worker("--config", config) as worker:
+        mandor.wait_phase(job, "running")
+        record = mandor.show(job)
+        assert (record["attempts_used"], record["attempts"]) == (0, 3), record
+        worker.kill(guard=True, worker=True)
+        worker.wait(10)
+    mandor.drain("--config", config, timeout=90)
+    record = mandor.show(job)
+    assert (record["state"], record["attempt"], record["attempts_used"], record["attempts"]) == ("completed", 2, 2, 3), record
+    assert record["history"][0]["cause"] == "worker_died", record
+
+
 def test_a_worker_that_lost_its_guard_exits_125(mandor):
     with mandor.worker() as worker:
         running_tree(mandor, worker)
