@@ -297,7 +297,7 @@ static void bash_values(void)
         (void)printf(" %s", job_state_name((enum job_state)state));
     out_line(
         "\" ;;\n    --completion) words=\"bash zsh fish\" ;;\n"
-        "    --config|--from|--python) COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n    esac\n"
+        "    --config|--from) COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n    esac\n"
         "    [[ -n $words ]] && { COMPREPLY=($(compgen -W \"$words\" -- \"$cur\")); return; }");
 }
 
