@@ -526,26 +526,30 @@ int cli_fail(const struct cli *cli, const struct mandor_err *err)
     return err_exit_code(err);
 }
 
-void cli_warn(const struct cli *cli, const char *fmt, ...)
+static void vcomplain(const struct cli *cli, const char *fmt, va_list args)
 {
     char text[512];
+
+    (void)vsnprintf(text, sizeof text, fmt, args);
+    complain(cli, text);
+}
+
+void cli_warn(const struct cli *cli, const char *fmt, ...)
+{
     va_list args;
 
     va_start(args, fmt);
-    (void)vsnprintf(text, sizeof text, fmt, args);
+    vcomplain(cli, fmt, args);
     va_end(args);
-    complain(cli, text);
 }
 
 int cli_usage(const struct cli *cli, const char *fmt, ...)
 {
-    char text[512];
     va_list args;
 
     va_start(args, fmt);
-    (void)vsnprintf(text, sizeof text, fmt, args);
+    vcomplain(cli, fmt, args);
     va_end(args);
-    complain(cli, text);
     if (cli->command != NULL)
         (void)fprintf(stderr, "Try 'mandor %s --help'.\n", cli->command->name);
     else

@@ -106,8 +106,8 @@ static int check_target(const struct tempfile *file, struct mandor_err *err)
                    file->target, kind);
 }
 
-/* mkdir -p of the directory that path lies in. */
-static int make_parents(const char *path, struct mandor_err *err)
+/* mkdir -p of the directory that path lies in.  *made: length of the topmost one that was not there, if any. */
+static int make_parents(const char *path, size_t *made, struct mandor_err *err)
 {
     SCOPED_FREE char *dir = strndup(path, (size_t)dir_len(path));
     if (dir == NULL)
@@ -116,8 +116,11 @@ static int make_parents(const char *path, struct mandor_err *err)
         return 0;
 
     for (char *slash = strchr(dir + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        size_t len = (size_t)(slash - dir);
         *slash = '\0';
-        if (mkdir(dir, 0777) < 0 && errno != EEXIST)
+        if (mkdir(dir, 0777) == 0)
+            *made = *made == 0 ? len : MIN(*made, len);
+        else if (errno != EEXIST)
             return err_set(err, -errno, FAULT_HOST, "make directory '%s'", dir);
         *slash = '/';
     }
@@ -131,7 +134,8 @@ static int journal_add(struct tempfile *file, struct mandor_err *err)
     if (symlink(file->temp, file->journal) == 0)
         return 0;
     if (errno == ENOENT) {
-        int r = make_parents(file->journal, err);
+        size_t made = 0; /* the journal is for crashes of mandor, not of the machine */
+        int r = make_parents(file->journal, &made, err);
         if (r < 0)
             return r;
     } else if (errno == EEXIST) { /* of a crashed attempt */
@@ -172,7 +176,7 @@ static int create(struct tempfile *file, struct mandor_err *err)
     int r = 0;
 
     for (int i = 0; i < OPEN_TRIES; i++) {
-        if ((r = make_parents(file->target, err)) < 0)
+        if ((r = make_parents(file->target, &file->made, err)) < 0)
             return r;
         file->fd = open(file->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (file->fd >= 0)
@@ -252,6 +256,21 @@ static int sync_dir(const char *path, struct mandor_err *err)
     return 0;
 }
 
+/* The name, and the names of the directories that were made for it. */
+static int sync_names(const struct tempfile *file, struct mandor_err *err)
+{
+    int r = sync_dir(file->target, err);
+    SCOPED_FREE char *dir = strndup(file->target, (size_t)dir_len(file->target) - 1);
+    if (dir == NULL)
+        return err_set(err, -ENOMEM, FAULT_HOST, "sync directory of '%s'", file->target);
+
+    while (r == 0 && file->made > 0 && strlen(dir) >= file->made) {
+        r = sync_dir(dir, err);
+        *strrchr(dir, '/') = '\0';
+    }
+    return r;
+}
+
 static int publish(struct tempfile *file, struct mandor_err *err)
 {
     if (fsync(file->fd) < 0 && errno != EINVAL)
@@ -274,7 +293,7 @@ int tempfile_commit(struct tempfile *file, struct mandor_err *err)
     }
     journal_remove(file);
     (void)close(STEAL_FD(file->fd));
-    return sync_dir(file->target, err);
+    return sync_names(file, err);
 }
 
 /* abort of the last one empties the directory that was made for it */

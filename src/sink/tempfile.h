@@ -1,6 +1,6 @@
 /* tempfile.h - a file that appears under its name only when it is whole (R111).  Blocking: pool threads only.
  *
- *    journal entry ─▶ .mandor.<id>.<attempt>.<stream>  beside the target ─▶ write … ─▶ fsync ─▶ rename ─▶ fsync of the directory
+ *    journal entry ─▶ .mandor.<id>.<attempt>.<stream>  beside the target ─▶ write … ─▶ fsync ─▶ rename ─▶ fsync of the directory, and of those above what had to be made
  *
  * The target must be absent or a regular file, when the temporary is made and again before the rename.  A temporary is locked
  * (flock) while it is written: one of the same name that nobody holds is the rest of a crashed attempt and is replaced.
@@ -17,6 +17,7 @@
 struct tempfile {
     char *target, *temp, *journal; /* paths; journal NULL = none */
     int fd;                        /* -1 = not open */
+    size_t made;                   /* length of the topmost directory that had to be made for target; 0 = none */
     uint64_t device;               /* st_dev, once open */
     bool own_dir;                  /* the directory is ours too: abort removes it when it is empty */
     bool in_memory;                /* tmpfs: splice(2) is slower than read and write */
