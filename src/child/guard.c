@@ -42,12 +42,14 @@ static const int relayed[] = {
     SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT
 };
 
-static sigset_t relayed_set(void)
+/* Also SIGCHLD, which is for us: a stranger of ours has died. */
+static sigset_t awaited_set(void)
 {
     sigset_t set;
     (void)sigemptyset(&set);
     for (size_t i = 0; i < ARRAY_LEN(relayed); i++)
         (void)sigaddset(&set, relayed[i]);
+    (void)sigaddset(&set, SIGCHLD);
     return set;
 }
 
@@ -90,6 +92,8 @@ static void relay(struct guard *guard)
 {
     struct signalfd_siginfo info;
     while (RETRY_EINTR(read(guard->signals, &info, sizeof info)) == sizeof info) {
+        if (info.ssi_signo == SIGCHLD)
+            continue;
         (void)os_pidfd_signal(guard->pidfd, (int)info.ssi_signo);
         if (info.ssi_signo == SIGTSTP)
             (void)kill(getpid(),
@@ -117,7 +121,7 @@ static void watch_worker(struct guard *guard)
             { .fd = guard->signals, .events = POLLIN },
             { .fd = linked ? guard->link : -1, .events = POLLIN },
         };
-        (void)poll(fds, ARRAY_LEN(fds), 1000); /* the time-out only reaps strangers */
+        (void)poll(fds, ARRAY_LEN(fds), -1);
         if (fds[1].revents != 0)
             relay(guard);
         if (fds[2].revents != 0)
@@ -171,8 +175,7 @@ int guard_fork(int *ret_guard_fd, struct mandor_err *err)
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
         return err_set(err, -errno, FAULT_HOST, "make the guard's link");
 
-    sigset_t set = relayed_set(), old;
-    (void)sigaddset(&set, SIGCHLD);
+    sigset_t set = awaited_set(), old;
     (void)sigprocmask(SIG_BLOCK, &set, &old); /* nothing is lost between fork and signalfd */
     (void)signal(SIGCHLD,
                  SIG_DFL); /* inherited as ignored it would let the kernel reap before we look */
@@ -194,7 +197,6 @@ int guard_fork(int *ret_guard_fd, struct mandor_err *err)
         r = -errno;
     if (r == 0 && (guard.pidfd = os_pidfd_open(worker)) < 0)
         r = guard.pidfd;
-    set = relayed_set();
     if (r == 0 && (guard.signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK)) < 0)
         r = -errno;
     if (r == 0) {
