@@ -403,7 +403,136 @@ def row_latency(bench):
     return lines
 
 
+# -- warm pools --
+
+POOL_JOB = {"pool": "bench", "data": None}
+
+
+def job_frame(job_id="1000"):
+    """Bytes of the JOB frame of an empty job, and of its RESULT `null`, headers included (doc/pool-protocol.md)."""
+    body = {"id": job_id, "queue": "default", "attempt": 1, "data": None, "timeout_ms": 0, "stdin": False}
+    return 16 + len(json.dumps(body, separators=(",", ":"))), 16 + len("null")
+
+
+def pool_config(bench, directory, size=1, **more):
+    """mandor.yaml (JSON is YAML) with the pool `bench`; returns the environment that names it."""
+    path = directory / "mandor.yaml"
+    pool = {"command": [str(bench.tool("bench_worker"))], "size": size, **more}
+    path.write_text(json.dumps({"concurrency": PARALLEL, "pools": {"bench": pool}}))
+    return {"MANDOR_CONFIG": str(path)}
+
+
+class PoolTrip:
+    """One empty job after the other through executor and pool, against the same bytes to and fro."""
+
+    def __init__(self, bench, count):
+        self.bench, self.count = bench, count
+
+    def pool(self):
+        with self.bench.fresh() as directory:
+            told = self.bench.run([self.bench.tool("bench_pool"), str(self.count), "1", json.dumps(POOL_JOB),
+                                   self.bench.tool("bench_worker")], directory, limit=120).json()
+            return Sample(self.count, told["seconds"], told["cpu_us"] * self.count / 1e6, len(told["us"]) == self.count, us=told["us"])
+
+    def pingpong(self):
+        with self.bench.fresh() as directory:
+            there, back = job_frame()
+            argv = [self.bench.tool("bench_socketpair"), "pingpong", str(self.count), str(there), str(back)]
+            ended = self.bench.run(argv, directory, limit=120)
+            us = ended.json()
+            return Sample(self.count, sum(us) / 1e6, ended.cpu, len(us) == self.count, us=us)
+
+
+def run_noop(bench, count, concurrency, size):
+    """count empty jobs through the durable queue and a warm pool."""
+    with bench.fresh() as directory:
+        queue = Queue(bench, directory)
+        queue.env.update(pool_config(bench, directory, size))
+        added = queue.add([POOL_JOB] * count)
+        worked = queue.drain(concurrency)
+        ids = added.out.split()
+        records = [queue.show(job) for job in (ids[0], ids[count // 2], ids[-1])]
+        ok = len(set(ids)) == count and queue.states().get("completed") == count
+        ok = ok and all(record["state"] == "completed" and "result" in record for record in records)
+        return Sample(count, worked.seconds, worked.cpu, ok)
+
+
+def run_raw_settles(bench, count, batch):
+    """The writes of a job's life, in raw SQLite: see bench_settle.c."""
+    with bench.fresh() as directory:
+        queue = Queue(bench, directory)
+        queue.env.update(pool_config(bench, directory))
+        queue.add([POOL_JOB] * count)
+        ended = bench.run([bench.tool("bench_settle"), queue.db, str(batch)], directory)
+        told = ended.json()
+        return Sample(count, told["seconds"], ended.cpu, told["ok"] == count and queue.states().get("completed") == count)
+
+
+class PoolStream:
+    """One worker that streams, against a bare socket between two processes."""
+
+    CHUNK = 64 << 10
+
+    def __init__(self, bench, size, hashed):
+        self.bench, self.size, self.hashed = bench, size, hashed
+
+    def pool(self):
+        with self.bench.fresh() as directory:
+            queue = Queue(self.bench, directory)
+            queue.env.update(pool_config(self.bench, directory))
+            job = {"pool": "bench", "data": {"bytes": self.size}, "stdout": "null:"}
+            if not self.hashed:
+                job["checksum"] = "none"
+            ids = queue.add([job]).out.split()
+            worked = queue.drain(1)
+            record = queue.show(ids[0])
+            stream = record["streams"]["stdout"]
+            ok = record["state"] == "completed" and stream["bytes"] == self.size
+            if self.hashed:
+                ok = ok and stream["xxh3"] == self.xxh3
+            return Sample(self.size, worked.seconds, worked.cpu, ok)
+
+    def raw(self):
+        with self.bench.fresh() as directory:
+            argv = [self.bench.tool("bench_socketpair"), "hash" if self.hashed else "copy", str(self.size), str(self.CHUNK)]
+            ended = self.bench.run(argv, directory)
+            told = ended.json()
+            self.xxh3 = told["xxh3"]
+            return Sample(self.size, told["seconds"], ended.cpu, told["bytes"] == self.size)
+
+    def line(self):
+        got = self.bench.alternate({"raw": self.raw, "pool": self.pool})
+        name = "pool, stream, null:, " + ("hash" if self.hashed else "no checksum")
+        other = "socketpair, read" + (", XXH3" if self.hashed else "")
+        return compare(name, other, got["pool"], got["raw"], "GB/s", 0.8, value=lambda s: s.rate / 1e9, form="{:.2f}",
+                       cpu_unit=("CPU s/GB", 1e9))
+
+
+def row_pool(bench):
+    """Warm pools: round trip, jobs a second through the queue, bytes a second."""
+    trips = PoolTrip(bench, 20000 if bench.quick else 100000)
+    got = bench.alternate({"pool": trips.pool, "pingpong": trips.pingpong})
+    lines = [compare("pool, round trip, p50", "socketpair ping-pong", got["pool"], got["pingpong"], "µs", 0.334,
+                     value=lambda s: median(s.extra["us"]), form="{:.1f}", less=True),
+             compare("pool, round trip, p99", "socketpair ping-pong", got["pool"], got["pingpong"], "µs",
+                     value=lambda s: percentile(s.extra["us"], 0.99), form="{:.1f}", less=True)]
+
+    count, trues = (30000, 1000) if bench.quick else (100000, 4000)
+    got = bench.alternate({
+        "pool": lambda: run_noop(bench, count, 64, PARALLEL),
+        "raw": lambda: run_raw_settles(bench, count, 64),
+        "true": lambda: run_true(bench, trues),
+    })
+    lines += [compare("pool, empty jobs, queue", "raw SQLite, same writes, 64 a commit", got["pool"], got["raw"], "jobs/s", 0.8),
+              compare("pool, empty jobs, queue", "a process a job (row true)", got["pool"], got["true"], "jobs/s", 10),
+              compare("pool, CPU a job", "a process a job (row true)", got["pool"], got["true"], "µs", value=cpu_us, less=True)]
+
+    size = GIB if bench.quick else 2 * GIB
+    return lines + [PoolStream(bench, size, hashed).line() for hashed in (False, True)]
+
+
 ROWS = {
+    "pool": row_pool,
     "true": row_true,
     "slow-fsync": row_slow_fsync,
     "run": row_run,
