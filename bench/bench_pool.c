@@ -88,7 +88,8 @@ static void on_ended(void *arg, const struct verdict *verdict)
     struct one *one = arg;
 
     if (verdict->cause != CAUSE_EXIT || verdict->exit_code != 0) {
-        (void)fprintf(stderr, "bench_pool: a job ended with %s: %s\n", cause_name(verdict->cause), verdict->error);
+        (void)fprintf(stderr, "bench_pool: a job ended with %s: %s\n", cause_name(verdict->cause),
+                      verdict->error);
         exit(1);
     }
     one->waits = 2;
@@ -122,13 +123,15 @@ static void begin(struct one *one)
     bench->started++;
     one->start_ns = now_ns();
     for (int i = 0; i < 2; i++) {
-        struct sink_target target = { .url = i == 0 ? bench->spec->stdout_sink.bytes : bench->spec->stderr_sink.bytes,
+        struct sink_target target = { .url = i == 0 ? bench->spec->stdout_sink.bytes
+                                                    : bench->spec->stderr_sink.bytes,
                                       .job_id = "1000",
                                       .attempt = 1,
                                       .stream = i == 0 ? "stdout" : "stderr",
                                       .data_dir = bench->dir,
                                       .inherit_fd = -1 };
-        if (sink_open(&bench->loop, &target, i == 0 ? on_out_opened : on_err_opened, one, &one->sinks[i], &err) < 0)
+        if (sink_open(&bench->loop, &target, i == 0 ? on_out_opened : on_err_opened, one,
+                      &one->sinks[i], &err) < 0)
             refuse(&err);
     }
     struct execution_request request = { .env = &bench->env,
@@ -146,7 +149,9 @@ static void open_parts(struct bench *bench, char **command)
 {
     static char *const nothing[] = { NULL };
     struct mandor_err err = { 0 };
-    struct nursery_options options = { .name = "bench", .scratch_dir = bench->dir, .adopt_orphans = true, .guard_fd = -1 };
+    struct nursery_options options = {
+        .name = "bench", .scratch_dir = bench->dir, .adopt_orphans = true, .guard_fd = -1
+    };
     struct pool_options pool = { .name = (char[]){ "bench" },
                                  .command = command,
                                  .size_min = 1,

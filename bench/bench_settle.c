@@ -11,7 +11,9 @@
 
 #include "bench.h"
 
-#define RECORD "{\"cause\":\"exit\",\"exit_code\":0,\"wall_ms\":0,\"containment\":\"cgroup\",\"result\":null}"
+#define RECORD                                                                                 \
+    "{\"cause\":\"exit\",\"exit_code\":0,\"wall_ms\":0,\"containment\":\"cgroup\",\"result\":" \
+    "null}"
 
 #define STMT(name, sql) static const char sql_##name[] __attribute__((unused)) = sql;
 #include "broker/store_sql.def"
@@ -52,7 +54,8 @@ static int64_t *waiting_ids(sqlite3 *db, size_t *ret_count)
     int64_t *ids = NULL;
 
     while (sqlite3_step(stmt) == SQLITE_ROW) {
-        if (count == room && (ids = realloc(ids, (room = room > 0 ? room * 2 : 4096) * sizeof *ids)) == NULL)
+        if (count == room &&
+            (ids = realloc(ids, (room = room > 0 ? room * 2 : 4096) * sizeof *ids)) == NULL)
             give_up("realloc");
         ids[count++] = sqlite3_column_int64(stmt, 0);
     }
@@ -76,7 +79,8 @@ int main(int argc, char **argv)
         give_up(argv[1]);
     run(db, "PRAGMA journal_mode = WAL");
     int64_t *ids = waiting_ids(db, &count), now_ms = (int64_t)time(NULL) * 1000;
-    sqlite3_stmt *lease = prepare(db, sql_LEASE), *start = prepare(db, sql_START), *end = prepare(db, sql_END);
+    sqlite3_stmt *lease = prepare(db, sql_LEASE), *start = prepare(db, sql_START),
+                 *end = prepare(db, sql_END);
 
     check(db, sqlite3_bind_text(lease, 2, worker, -1, SQLITE_STATIC));
     check(db, sqlite3_bind_int64(lease, 3, now_ms));

@@ -75,24 +75,28 @@ static void take(int fd, bool hash)
     }
     if (n < 0)
         give_up("read");
-    printf("{\"seconds\": %.6f, \"bytes\": %" PRId64 ", \"xxh3\": \"%016" PRIx64 "\"}\n", seconds_since(start_ns), bytes,
-           XXH3_64bits_digest(state));
+    printf("{\"seconds\": %.6f, \"bytes\": %" PRId64 ", \"xxh3\": \"%016" PRIx64 "\"}\n",
+           seconds_since(start_ns), bytes, XXH3_64bits_digest(state));
     (void)XXH3_freeState(state);
 }
 
 int main(int argc, char **argv)
 {
-    bool pingpong = argc == 5 && strcmp(argv[1], "pingpong") == 0, hash = argc == 4 && strcmp(argv[1], "hash") == 0;
+    bool pingpong = argc == 5 && strcmp(argv[1], "pingpong") == 0,
+         hash = argc == 4 && strcmp(argv[1], "hash") == 0;
     int ends[2], status;
 
     if (!pingpong && !hash && (argc != 4 || strcmp(argv[1], "copy") != 0)) {
-        (void)fprintf(stderr, "usage: bench_socketpair pingpong COUNT THERE BACK | copy|hash BYTES CHUNK\n");
+        (void)fprintf(
+            stderr, "usage: bench_socketpair pingpong COUNT THERE BACK | copy|hash BYTES CHUNK\n");
         return 2;
     }
     int64_t count = number(argv[2]);
     size_t there = (size_t)number(argv[3]), back = pingpong ? (size_t)number(argv[4]) : 1;
     if (there > FRAME_MAX || back > FRAME_MAX || (!pingpong && PATTERN_SIZE % there != 0)) {
-        (void)fprintf(stderr, "bench_socketpair: expected sizes up to %d, and a CHUNK that divides %d\n", FRAME_MAX, PATTERN_SIZE);
+        (void)fprintf(stderr,
+                      "bench_socketpair: expected sizes up to %d, and a CHUNK that divides %d\n",
+                      FRAME_MAX, PATTERN_SIZE);
         return 2;
     }
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)

@@ -73,7 +73,9 @@ int json_parse(const char *text, size_t len, json_t **ret, struct mandor_err *er
 
 static int write_escape(struct buf *buf, unsigned char c)
 {
-    static const char names[32] = { ['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f', ['\r'] = 'r' };
+    static const char names[32] = {
+        ['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f', ['\r'] = 'r'
+    };
 
     if (c == '"' || c == '\\')
         return buf_add(buf, (char[]){ '\\', (char)c }, 2);
@@ -89,7 +91,8 @@ static int write_string(struct buf *buf, const char *text, size_t len)
         r = buf_add(buf, "\"", 1);
     for (size_t at = 0; r == 0 && at < len;) {
         size_t run = at;
-        while (run < len && (unsigned char)text[run] >= 0x20 && text[run] != '"' && text[run] != '\\')
+        while (run < len && (unsigned char)text[run] >= 0x20 && text[run] != '"' &&
+               text[run] != '\\')
             run++;
         r = buf_add(buf, text + at, run - at);
         if (r == 0 && run < len)
@@ -218,6 +221,11 @@ static int write_value(struct buf *buf, const json_t *json, int indent, int dept
 int json_write(struct buf *buf, const json_t *json)
 {
     return json == NULL ? -ENOMEM : write_value(buf, json, 0, 0);
+}
+
+int json_write_text(struct buf *buf, const char *text)
+{
+    return write_string(buf, text, strlen(text));
 }
 
 static char *text_of(const json_t *json, int indent)

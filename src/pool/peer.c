@@ -39,6 +39,7 @@ struct peer {
     int polled;       /* events asked for */
 
     struct wire_decoder decoder;
+    struct buf task; /* the payload of a JOB while it is written */
     struct buf out;
     size_t out_at;       /* bytes of out that are written */
     size_t out_bulk;     /* bytes of JOB and CHUNK put into out since it was empty */
@@ -225,14 +226,24 @@ static struct peer_job *find_job(struct peer *peer, uint64_t number)
     return NULL;
 }
 
-/* The payload of JOB, malloc'ed. */
-static char *job_text(const struct peer_task *task)
+/* Append the payload of JOB.  0 or -ENOMEM. */
+static int write_task(struct buf *buf, const struct peer_task *task)
 {
-    SCOPED_JSON *json =
-        json_pack("{s:s, s:s, s:I, s:O?, s:I, s:b}", "id", task->id, "queue", task->queue,
-                  "attempt", (json_int_t)task->attempt, "data", (json_t *)(uintptr_t)task->data,
-                  "timeout_ms", (json_int_t)task->timeout_ms, "stdin", (int)task->has_stdin);
-    return json != NULL ? json_text(json) : NULL;
+    int r = buf_adds(buf, "{\"id\":");
+    if (r == 0)
+        r = json_write_text(buf, task->id);
+    if (r == 0)
+        r = buf_adds(buf, ",\"queue\":");
+    if (r == 0)
+        r = json_write_text(buf, task->queue);
+    if (r == 0)
+        r = buf_addf(buf, ",\"attempt\":%" PRId64 ",\"data\":", task->attempt);
+    if (r == 0)
+        r = task->data != NULL ? json_write(buf, task->data) : buf_adds(buf, "null");
+    if (r == 0)
+        r = buf_addf(buf, ",\"timeout_ms\":%" PRId64 ",\"stdin\":%s}", task->timeout_ms,
+                     task->has_stdin ? "true" : "false");
+    return r;
 }
 
 int peer_give(struct peer *peer, const struct peer_task *task, struct peer_job *job,
@@ -240,12 +251,15 @@ int peer_give(struct peer *peer, const struct peer_task *task, struct peer_job *
 {
     OBJ_CHECK(peer, PEER_MAGIC);
     BUG_ON(!peer->greeted);
-    SCOPED_FREE char *text = job_text(task);
-    if (text == NULL)
-        return -ENOMEM;
+    buf_clear(&peer->task);
+    int r = write_task(&peer->task, task);
+    if (r < 0)
+        return r;
 
     uint64_t number = ++peer->next_job;
-    int r = put(peer, WIRE_JOB, WIRE_STDIN, false, number, text, strlen(text));
+    r = put(peer, WIRE_JOB, WIRE_STDIN, false, number, peer->task.data, peer->task.len);
+    if (peer->task.cap > KEEP_MAX)
+        buf_done(&peer->task);
     if (r < 0) {
         peer->next_job--;
         return r;
@@ -760,6 +774,7 @@ static void on_handle_closed(uv_handle_t *handle)
     void (*on_closed)(void *arg) = peer->on_closed;
     void *arg = peer->closed_arg;
     wire_decoder_done(&peer->decoder);
+    buf_done(&peer->task);
     buf_done(&peer->out);
     OBJ_FINI(peer);
     free(peer);

@@ -324,28 +324,55 @@ static int on_eof(struct worker *worker)
     return give_up(worker, -EPIPE, "mandor has closed the connection");
 }
 
+/* One read into the empty buffer; flags: MSG_DONTWAIT or 0.  Returns bytes, 0 when nothing is there or it has ended (then
+ * `closed` says so), or the error that ended the connection. */
+static ssize_t receive(struct worker *worker, int flags)
+{
+    ssize_t n = RETRY_EINTR(recv(worker->fd, worker->in, sizeof worker->in, flags));
+
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        return 0;
+    if (n < 0 && errno != ECONNRESET)
+        return give_up(worker, -errno, strerror(errno));
+    if (n <= 0)
+        return on_eof(worker);
+    worker->in_start = 0;
+    worker->in_len = (size_t)n;
+    return n;
+}
+
 /* Read and take in all that is there; never waits.  Returns 0 or the error that ended the connection. */
 static int pump(struct worker *worker)
 {
-    for (;;) {
+    for (bool drained = false;;) {
         if (worker->error != 0)
             return worker->error;
         int r = take_frames(worker);
         if (r < 0)
             return r;
-        if (worker->closed || worker->in_len > 0)
+        if (worker->closed || worker->in_len > 0 || drained)
             return 0;
 
-        ssize_t n = RETRY_EINTR(recv(worker->fd, worker->in, sizeof worker->in, MSG_DONTWAIT));
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            return 0;
-        if (n < 0 && errno != ECONNRESET)
-            return give_up(worker, -errno, strerror(errno));
+        ssize_t n = receive(worker, MSG_DONTWAIT);
         if (n <= 0)
-            return on_eof(worker);
-        worker->in_start = 0;
-        worker->in_len = (size_t)n;
+            return (int)n;
+        drained = (size_t)n < sizeof worker->in; /* a short read: there was no more */
     }
+}
+
+/* Wait for bytes and take in what came, with one call where the socket blocks, as mandor's does. */
+static int wait_bytes(struct worker *worker)
+{
+    struct pollfd poll_fd = { .fd = worker->fd, .events = POLLIN };
+    ssize_t n = receive(worker, 0);
+
+    if (n < 0 || worker->closed)
+        return (int)MIN(n, (ssize_t)0);
+    if (n > 0)
+        return take_frames(worker);
+    if (RETRY_EINTR(poll(&poll_fd, 1, -1)) < 0)
+        return give_up(worker, -errno, "cannot wait for the socket");
+    return pump(worker);
 }
 
 /* --- frames that go */
@@ -359,6 +386,8 @@ static int wait_socket(struct worker *worker, bool room)
 
     if (!room && worker->in_len > 0 && !full) /* frames that had to wait for their PONGs */
         return pump(worker);
+    if (!room && !full)
+        return worker->error != 0 ? worker->error : wait_bytes(worker);
     if (RETRY_EINTR(poll(&poll_fd, 1, -1)) < 0)
         return give_up(worker, -errno, "cannot wait for the socket");
     return pump(worker);
