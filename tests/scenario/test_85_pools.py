@@ -332,7 +332,7 @@ def test_a_timeout_cancels_and_then_kills(mandor, deaf):
         pid = wait_ready(mandor, 1)[0]
         job = add(mandor, {"sleep": 100, "deaf": deaf}, timeout="300ms", kill_after="300ms")
         record = mandor.wait_state(job, "failed")
-        assert record["cause"] == "timeout" and "timeout of 300 ms" in record["error"], record
+        assert record["cause"] == "timeout" and "timeout of 300ms" in record["error"], record
         assert alive(pid) is not deaf
         assert ("killed" in record["error"]) is deaf
 
