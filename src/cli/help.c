@@ -34,17 +34,18 @@ static void new_line(size_t indent)
  * paragraph. */
 static void wrap(const char *text, size_t indent)
 {
-    size_t width = line_width(), column = indent;
+    size_t width = line_width(), column = indent, gap = 0; /* gap: spaces that wait for a word */
 
     while (*text != '\0') {
         size_t len = strcspn(text, " \n");
-        if (column > indent && column + 1 + len > width) {
+        if (len > 0 && column > indent && column + gap + len > width) {
             new_line(indent);
             column = indent;
-        } else if (column > indent) {
-            (void)putchar(' ');
-            column++;
+        } else if (len > 0 && column > indent) {
+            (void)printf("%*s", (int)gap, "");
+            column += gap;
         }
+        gap = len > 0 ? 1 : gap + 1;
         (void)printf("%.*s", (int)len, text);
         column += len;
         if (text[len] == '\n') {
@@ -111,7 +112,16 @@ typedef void row_fn(const struct row *row, void *arg);
 struct each {
     row_fn *fn;
     void *arg;
+    const struct cli_command *command;
 };
+
+/* `run` has no queue to keep output in: its sinks are its own streams unless it is told otherwise. */
+static const char *fallback_of(const struct cli_command *command, const struct spec_option *option)
+{
+    bool sink = str_eq(option->key, "stdout") || str_eq(option->key, "stderr");
+
+    return sink && (command->takes & TAKES_QUEUED) == 0 ? "inherit:" : option->fallback;
+}
 
 static void own_row(const struct cli_option *option, void *arg)
 {
@@ -131,7 +141,7 @@ static void job_row(const struct spec_option *option, void *arg)
     struct row row = { .name = option->flag,
                        .arg = option->type == OPT_BOOL ? NULL : option->arg,
                        .help = option->help,
-                       .fallback = option->fallback,
+                       .fallback = fallback_of(each->command, option),
                        .choices = option->type == OPT_ENUM ? option->choices : NULL,
                        .letter = cli_job_letter(option->flag),
                        .repeatable = option->type == OPT_ENV };
@@ -149,7 +159,7 @@ static void each_own(const struct cli_command *command, row_fn *fn, void *arg)
 
 static void each_job(const struct cli_command *command, row_fn *fn, void *arg)
 {
-    struct each each = { .fn = fn, .arg = arg };
+    struct each each = { .fn = fn, .arg = arg, .command = command };
     cli_each_job_option(command, job_row, &each);
 }
 
@@ -182,8 +192,15 @@ static void print_option(const struct row *row, void *arg)
 
 void help_command(const struct cli_command *command)
 {
-    out_line("Usage: mandor %s%s%s\n\n%s.", command->name, command->usage[0] != '\0' ? " " : "",
-             command->usage, command->summary);
+    char text[512];
+
+    (void)snprintf(text, sizeof text, "mandor %s%s%s", command->name,
+                   command->usage[0] != '\0' ? " " : "", command->usage);
+    (void)fputs("Usage: ", stdout);
+    wrap(text, strlen("Usage: "));
+    (void)snprintf(text, sizeof text, "%s.", command->summary);
+    (void)putchar('\n');
+    wrap(text, 0);
     if (command->text != NULL) {
         (void)putchar('\n');
         wrap(command->text, 0);

@@ -92,10 +92,16 @@ def test_a_wrong_command_line_is_exit_2_and_says_why(mandor, args, said):
     assert done.code == 2 and said in done.complaint and done.out == b"", done
 
 
-def test_no_help_line_ends_in_a_space_or_is_wider_than_its_terminal(mandor):
+def test_no_line_of_help_ends_in_a_space(mandor):
     for command in COMMANDS + ("pools",):
         for line in mandor.ok(command, "--help").text.splitlines():
             assert line == line.rstrip(), (command, line)
+
+
+def test_help_names_the_defaults_of_its_own_command(mandor):
+    run, add = mandor.ok("run", "--help").text, mandor.ok("add", "--help").text
+    assert "(default inherit:)" in run and "(default auto:)" not in run
+    assert "(default auto:)" in add and "(default inherit:)" not in add
 
 
 def test_bash_completes_the_values_of_an_option(mandor, tmp_path):
