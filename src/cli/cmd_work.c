@@ -124,6 +124,13 @@ static void set_containment(const struct config *config)
         (void)setenv("MANDOR_CONTAINMENT", config->containment, 0);
 }
 
+/* There is no worker that would own the configuration. */
+static int failed(struct cli *cli, struct config *config, const struct mandor_err *err)
+{
+    config_free(config);
+    return cli_fail(cli, err);
+}
+
 int cmd_work(struct cli *cli)
 {
     struct mandor_err err;
@@ -144,7 +151,7 @@ int cmd_work(struct cli *cli)
     setup.broker_url = broker_url(cli, config);
     setup.broker_name = place = broker_name(setup.broker_url);
     if (place == NULL || read_queues(cli, &setup, &queues) < 0)
-        return cli_fail(cli, (err_set(&err, -ENOMEM, FAULT_HOST, "start worker"), &err));
+        return failed(cli, config, (err_set(&err, -ENOMEM, FAULT_HOST, "start worker"), &err));
     if (cli_flag(cli, "check")) {
         int code =
             broker_check_url(setup.broker_url, &err) < 0 ? cli_fail(cli, &err) : check(&setup);
@@ -157,13 +164,15 @@ int cmd_work(struct cli *cli)
     if (broker_prepare(setup.broker_url, &data_dir, &err) < 0 ||
         make_name(name, sizeof name, &err) < 0 ||
         take_lock(data_dir, name, lock_path, sizeof lock_path, &err) < 0)
-        return cli_fail(cli, &err);
+        return failed(cli, config, &err);
     setup.data_dir = data_dir;
     setup.name = name;
     setup.lock_path = lock_path;
     set_containment(config);
-    if (guard_fork(&setup.guard_fd, &err) < 0)
-        return cli_fail(cli, &err);
+    if (guard_fork(&setup.guard_fd, &err) < 0) {
+        (void)unlink(lock_path);
+        return failed(cli, config, &err);
+    }
     setup_log(config, setup.progress);
     return worker_run(&setup);
 }

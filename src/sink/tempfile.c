@@ -271,12 +271,27 @@ static int sync_names(const struct tempfile *file, struct mandor_err *err)
     return r;
 }
 
+/* A job that may write into the directory may have put something else in the place of what we wrote. */
+static int check_temp(const struct tempfile *file, struct mandor_err *err)
+{
+    struct stat named, written;
+
+    if (fstat(file->fd, &written) < 0 || lstat(file->temp, &named) < 0)
+        return err_set(err, -errno, FAULT_HOST, "look at '%s'", file->temp);
+    if (named.st_ino != written.st_ino || named.st_dev != written.st_dev)
+        return err_set(err, -ESTALE, FAULT_JOB, "'%s' is not the file that the output was written to: somebody replaced it",
+                       file->temp);
+    return 0;
+}
+
 static int publish(struct tempfile *file, struct mandor_err *err)
 {
     if (fsync(file->fd) < 0 && errno != EINVAL)
         return err_set(err, -errno, FAULT_HOST, "sync output file '%s'", file->target);
 
     int r = check_target(file, err);
+    if (r == 0)
+        r = check_temp(file, err);
     if (r < 0)
         return r;
     if (rename(file->temp, file->target) < 0)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from harness import have, proc_stat, read_until, wait_for
+from harness import have, proc_stat, read_until, sh, wait_for
 
 NO_LEAKS = {"ASAN_OPTIONS": "detect_leaks=0"}  # the leak check cannot run under ptrace
 
@@ -79,3 +79,14 @@ def test_a_stopped_holder_of_the_queue_is_named(mandor):
     holder.wait()
     holder.stdout.close()
     mandor.ok("add", "--", "true")
+
+
+@pytest.mark.parametrize("what", ["rm -f $f", "rm -f $f; echo evil > $f", "rm -f $f; ln -s /etc/passwd $f", "rm -f $f; mkdir $f"])
+def test_a_job_that_tampers_with_its_unfinished_output_publishes_nothing(mandor, what):
+    out = mandor.tmp / "d" / "out"
+    script = f"echo x; while ! ls {out.parent}/.mandor.*; do :; done >&2; for f in {out.parent}/.mandor.*; do {what}; done"
+    job = mandor.add(*sh(script), stdout=f"file:{out}")
+    mandor.drain()
+    record = mandor.show(job)
+    assert (record["state"], record["cause"]) == ("failed", "sink"), record
+    assert not out.exists() and not out.is_symlink()
