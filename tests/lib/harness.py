@@ -195,10 +195,17 @@ class Cell:
         return self.paths.get("")
 
     def enter(self):
-        """Run in the child before exec."""
-        for path in self.paths.values():
-            with open(path / "cgroup.procs", "w") as file:
-                file.write("0")
+        """Run in the child before exec.  The kernel refuses a move now and then on a busy machine; the version 2 cell is a must."""
+        for name, path in self.paths.items():
+            for turn in range(50):
+                try:
+                    (path / "cgroup.procs").write_text("0")
+                    break
+                except OSError as error:
+                    if turn == 49 and name == "":
+                        os.write(2, f"enter {path}: {error}\n".encode())
+                        raise
+                    time.sleep(0.01)
 
     def groups(self):
         """All cgroups below the cell."""
