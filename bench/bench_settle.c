@@ -11,9 +11,18 @@
 
 #include "bench.h"
 
-#define RECORD                                                                                 \
-    "{\"cause\":\"exit\",\"exit_code\":0,\"wall_ms\":0,\"containment\":\"cgroup\",\"result\":" \
-    "null}"
+/* What mandor records of an empty job, to the byte. */
+#define STREAM                                                          \
+    "{\"sink\":\"auto\",\"path\":\"ring\",\"target\":null,\"bytes\":0," \
+    "\"frames\":0,\"pauses\":0,\"paused_ms\":0,\"discarded_bytes\":0,"  \
+    "\"xxh3\":\"2d06800538d394c2\",\"tail\":null,\"committed\":true}"
+#define RECORD                                                                   \
+    "{\"cause\":\"exit\",\"exit_code\":0,\"signal\":null,\"core_dumped\":false," \
+    "\"forced\":false,\"stage\":null,\"error\":null,\"result\":null,"            \
+    "\"progress\":null,\"streams\":{\"stdout\":" STREAM ",\"stderr\":" STREAM    \
+    "},\"usage\":{\"user_ms\":0,\"system_ms\":0,\"max_rss\":0,\"wall_ms\":1},"   \
+    "\"containment\":\"cgroup\",\"limits_enforced\":null,"                       \
+    "\"descendants_killed\":0}"
 
 #define STMT(name, sql) static const char sql_##name[] __attribute__((unused)) = sql;
 #include "broker/store_sql.def"

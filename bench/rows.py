@@ -418,7 +418,8 @@ def pool_config(bench, directory, size=1, **more):
     """mandor.yaml (JSON is YAML) with the pool `bench`; returns the environment that names it."""
     path = directory / "mandor.yaml"
     pool = {"command": [str(bench.tool("bench_worker"))], "size": size, **more}
-    path.write_text(json.dumps({"concurrency": PARALLEL, "pools": {"bench": pool}}))
+    queues = {"default": {"keep_completed": {"count": 0}}}  # all are counted in the end
+    path.write_text(json.dumps({"concurrency": PARALLEL, "pools": {"bench": pool}, "queues": queues}))
     return {"MANDOR_CONFIG": str(path)}
 
 
@@ -532,10 +533,10 @@ def row_pool(bench):
 
 
 ROWS = {
-    "pool": row_pool,
     "true": row_true,
     "slow-fsync": row_slow_fsync,
     "run": row_run,
+    "pool": row_pool,
     "stream": row_stream,
     "streams": row_streams,
     "add": row_add,

@@ -17,8 +17,8 @@
 #include "pool/wire_json.h"
 
 #define PEER_MAGIC 0x70656572u
-#define READ_SIZE  ((size_t)64 << 10)
-#define TURN_READS 4 /* reads of one loop turn */
+#define READ_SIZE \
+    (((size_t)256 << 10) + 1024) /* of one loop turn; whole CHUNKs of 64 KiB with their headers */
 #define DRAIN_MAX \
     ((size_t)4 << 20) /* bytes read after the process died: more than a socket buffer holds */
 #define CONTROL_MAX ((size_t)256 << 10) /* unread control frames, bytes */
@@ -654,8 +654,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 
     peer->corked = true;
     if (status < 0 || (events & UV_READABLE))
-        for (int i = 0; i < TURN_READS && read_some(peer) == READ_SIZE; i++)
-            ;
+        (void)read_some(peer);
     peer->corked = false;
     if (peer->over)
         return;
