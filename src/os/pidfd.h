@@ -11,7 +11,7 @@
 /* Returns a descriptor (O_CLOEXEC) or -errno (-ESRCH: no such process). */
 MUST_CHECK int os_pidfd_open(pid_t pid);
 
-/* 0, -ESRCH when the process is a zombie's remains or gone, or -errno. */
+/* 0 (a zombie takes it without effect), -ESRCH when it was reaped, or -errno. */
 int os_pidfd_signal(int pidfd, int sig);
 
 /* Wait for the process behind pidfd, a child of ours, and take it out of the process table.

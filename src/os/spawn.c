@@ -258,7 +258,8 @@ CHILD_SIDE static long clone3_copy(struct clone3_args *args, void (*fn)(void *),
     return pid < 0 ? -errno : pid;
 }
 
-/* Before clone3 (Linux 5.3) or where a filter forbids it: clone(2), whose CLONE_PIDFD uses the place of parent_tid. */
+/* Where clone3 is not there, does not know our flags or is forbidden by a filter: clone(2), whose CLONE_PIDFD uses the place of
+ * parent_tid. */
 CHILD_SIDE static long clone_old(uint64_t flags, int *ret_pidfd, void (*fn)(void *), void *arg)
 {
     flags &= ~(uint64_t)(CLONE_INTO_CGROUP | CLONE_CLEAR_SIGHAND | CLONE_PARENT_SETTID);
@@ -309,9 +310,9 @@ static long clone_best(uint64_t flags, int cgroup, _Atomic pid_t *newborn,
     }
 
     long pid = clone3_copy(&args, fn, arg);
-    if (pid == -ENOSYS || (pid == -EPERM && cgroup < 0 && flags == (flags & CLONE_VFORK)))
-        return cgroup >= 0 ? -ENOSYS : clone_old(args.flags, ret_pidfd, fn, arg);
-    return pid;
+    bool refused = pid == -ENOSYS || pid == -EINVAL ||                    /* CLONE_CLEAR_SIGHAND is Linux 5.5 */
+                   (pid == -EPERM && flags == (flags & CLONE_VFORK)); /* a filter, not a namespace that we may not make */
+    return refused && cgroup < 0 ? clone_old(args.flags, ret_pidfd, fn, arg) : pid;
 }
 
 int spawn_memory_new(struct spawner_memory **ret)
