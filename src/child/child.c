@@ -67,9 +67,24 @@ static void free_child(struct child *child)
     free(child);
 }
 
-static int borrow_fd(int fd)
+void child_refuse(struct child *child, enum spawn_stage stage, int error, const char *why)
 {
-    return fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 10);
+    child->failed = error;
+    child->failed_stage = stage;
+    (void)snprintf(child->error, sizeof child->error, "%s", why);
+    nursery_due(child->nursery, child);
+}
+
+/* Duplicate what the launch lends.  0 or -errno. */
+static int borrow(struct child *child)
+{
+    const struct child_launch *launch = &child->launch;
+    const int lent[] = { launch->stdout_fd, launch->stderr_fd,
+                         launch->channel_fd > 0 ? launch->channel_fd : -1 };
+    for (size_t i = 0; i < ARRAY_LEN(lent); i++)
+        if (lent[i] >= 0 && (child->given[i] = fcntl(lent[i], F_DUPFD_CLOEXEC, 10)) < 0)
+            return -errno;
+    return 0;
 }
 
 int child_start(struct nursery *nursery, const struct child_launch *launch,
@@ -93,8 +108,7 @@ int child_start(struct nursery *nursery, const struct child_launch *launch,
         .launch_task = { .run = launch_run, .done = child_launched },
         .pidfd = -1,
         .pipes = { -1, -1, -1, -1 },
-        .given = { borrow_fd(launch->stdout_fd), borrow_fd(launch->stderr_fd),
-                   borrow_fd(launch->channel_fd > 0 ? launch->channel_fd : -1) },
+        .given = { -1, -1, -1 },
         .cpu_limited = launch->limits.cpu_time_ms > 0,
         .file_limited = launch->limits.file_size_bytes > 0,
         .as_ourselves = launch->user == NULL && launch->group == NULL,
@@ -106,14 +120,13 @@ int child_start(struct nursery *nursery, const struct child_launch *launch,
     stop_init(child);
     list_push_back(&nursery->children, &child->node);
     nursery->alive++;
-    if (nursery->guard_lost) { /* the end has begun: nothing may be born into it */
-        child->failed = -ECANCELED;
-        (void)snprintf(child->error, sizeof child->error,
-                       "the guard is lost, nothing is started any more");
-        nursery_due(nursery, child);
-    } else {
+    int r = borrow(child);
+    if (nursery->guard_lost) /* the end has begun: nothing may be born into it */
+        child_refuse(child, STAGE_NONE, -ECANCELED, "the guard is lost, nothing is started any more");
+    else if (r < 0)
+        child_refuse(child, STAGE_PREPARE, r, "duplicate the descriptors for the job");
+    else
         lane_push(nursery->spawner, &child->launch_task);
-    }
     *ret = child;
     return 0;
 }
@@ -246,6 +259,11 @@ static bool watch(struct child *child, uv_poll_t *handle, int fd, uv_poll_cb on_
     return true;
 }
 
+bool child_unwatched(const struct child *child)
+{
+    return child->state == CHILD_RUNNING && !child->nursery->adopt_orphans && !child->exit_watched;
+}
+
 void child_reap(struct child *child)
 {
     siginfo_t info;
@@ -317,13 +335,17 @@ void child_launched(struct lane_task *task)
         child->slot->keeper->owner = child;
     if (child->slot->oom_event >= 0)
         child->oom_watched = watch(child, &child->oom_watch, child->slot->oom_event, on_oom);
+    child_move(child, CHILD_SPAWNED);
     if (!nursery->adopt_orphans)
         child->exit_watched = watch(child, &child->exit_watch, child->pidfd, on_exit_ready);
-    child_move(child, CHILD_SPAWNED);
 
     struct child_pipes pipes = child->pipes; /* the owner's from here on */
     child->pipes = (struct child_pipes){ -1, -1, -1, -1 };
     child->events->on_spawned(child, child->kin.pid, &pipes, child->arg);
+    if (child_unwatched(child)) {
+        log_error("child %s: process %d cannot be watched, killing it", child->label, child->kin.pid);
+        child_stop(child, CAUSE_SPAWN, 0);
+    }
     child_pulse(child); /* a stop may have been asked for meanwhile */
 }
 

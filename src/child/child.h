@@ -49,11 +49,12 @@ struct child_events {
     void (*on_spawned)(struct child *child, pid_t pid, const struct child_pipes *adopt, void *arg);
     void (*on_exited)(struct child *child, const struct verdict *verdict, void *arg);
     void (*on_empty)(struct child *child, void *arg);
-    /* The tree could not be killed (uninterruptible) for a second; on_empty may still come.  May be NULL. */
+    /* The tree could not be killed (uninterruptible) for a second; on_empty may still come.  May be NULL.  This one may come from
+     * inside child_stop() or child_empty(). */
     void (*on_kill_pending)(struct child *child, void *arg);
 };
 
-/* Returns 0 (callbacks follow, never from inside) or -ENOMEM. */
+/* Returns 0 (on_exited will come, never from inside) or -ENOMEM. */
 MUST_CHECK int child_start(struct nursery *nursery, const struct child_launch *launch,
                            const struct child_events *events, void *arg, struct child **ret);
 

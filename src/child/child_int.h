@@ -124,6 +124,7 @@ struct nursery {
     int chores; /* directory and slot removals under way */
     struct lane_task nudge;
     struct list trash; /* slots to destroy, again */
+    struct lane_task last_task;
 
     uv_async_t answers;
     uv_signal_t sigchld;
@@ -148,6 +149,10 @@ void launch_release(
 void child_move(struct child *child, enum child_event event);
 void child_launched(struct lane_task *task);
 void child_reap(struct child *child);
+/* Will nobody tell of its end (out of memory)?  The ladder's timer looks for it then. */
+bool child_unwatched(const struct child *child);
+/* It is not started: on_exited with this reason follows from the loop's turn. */
+void child_refuse(struct child *child, enum spawn_stage stage, int error, const char *why);
 void child_tell_empty(struct child *child);
 void child_unwatch_oom(struct child *child); /* before the slot, whose descriptor it is, is given back */
 

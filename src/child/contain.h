@@ -8,7 +8,6 @@
  *
  * Slots are taken from and given back to a yard.  A slot that ended empty by itself serves the next attempt; one in which
  * something was killed is thrown away (Linux 6.18 kills whatever is cloned into a cgroup after cgroup.kill).
- * "contain" functions are called on the spawner thread or the loop thread as noted; none of them is called on both at once for one slot.
  */
 #ifndef CHILD_CONTAIN_H
 #define CHILD_CONTAIN_H

@@ -40,15 +40,17 @@ void kin_forget(struct kinship *kinship, pid_t pid)
     (void)pthread_mutex_unlock(&kinship->lock);
 }
 
-int kin_find(struct kinship *kinship, pid_t pid, struct kin **ret)
+enum kin_kind kin_find(struct kinship *kinship, pid_t pid, struct kin **ret_child)
 {
     pid_t newborn = atomic_load(&kinship->newborn);
     (void)pthread_mutex_lock(&kinship->lock);
     struct kin *kin = hash_get(kinship->pids, (uint64_t)pid);
+    enum kin_kind kind = kin == NULL ? KIN_NONE : kin->kind; /* unlocked, a keeper may be gone */
     (void)pthread_mutex_unlock(&kinship->lock);
-    if (kin == NULL && (newborn == -1 || newborn == pid))
-        return -EAGAIN;
 
-    *ret = kin;
-    return 0;
+    if (kind == KIN_NONE && (newborn == -1 || newborn == pid))
+        return KIN_NEWBORN;
+    if (kind == KIN_CHILD && ret_child != NULL)
+        *ret_child = kin;
+    return kind;
 }

@@ -2,7 +2,8 @@
  *
  * A child can die before the thread that cloned it has told anybody.  So `newborn` is -1 while a clone is under way, then (the
  * kernel writes it before the child can run) the child's pid until it is registered.  Readers look at newborn first and
- * at the table after it: what is in neither was not ours.  Any thread.
+ * at the table after it: what is in neither was not ours.
+ * The thread that owns a kin ends it: the loop thread a child, the spawner thread a keeper.  Any thread.
  */
 #ifndef CHILD_KIN_H
 #define CHILD_KIN_H
@@ -14,10 +15,15 @@
 #include "base/hash.h"
 #include "base/macro.h"
 
-enum kin_kind { KIN_CHILD, KIN_KEEPER };
+enum kin_kind {
+    KIN_NONE,    /* an orphan */
+    KIN_NEWBORN, /* perhaps one that is not registered yet: ask again after the spawner's next answer */
+    KIN_CHILD,
+    KIN_KEEPER,
+};
 
 struct kin { /* embedded in struct child and struct keeper */
-    enum kin_kind kind;
+    enum kin_kind kind; /* KIN_CHILD or KIN_KEEPER */
     pid_t pid;
 };
 
@@ -37,7 +43,8 @@ void kin_expected_over(struct kinship *kinship);
 
 void kin_forget(struct kinship *kinship, pid_t pid);
 
-/* -EAGAIN: perhaps a newborn, ask again after the spawner's next answer.  0: *ret is the kin, or NULL for an orphan. */
-MUST_CHECK int kin_find(struct kinship *kinship, pid_t pid, struct kin **ret);
+/* What pid is to us.  ret_child (NULL allowed): the kin of a KIN_CHILD, for the loop thread.  A keeper can be freed as soon as this
+ * has returned, so it is named by its number alone, keeper_reap_pid(). */
+enum kin_kind kin_find(struct kinship *kinship, pid_t pid, struct kin **ret_child);
 
 #endif

@@ -449,6 +449,8 @@ static int aim_sweep(struct launch *launch)
     struct sweep_target *target = &child->slot->target;
     target->mark = strdup(launch->tmp_var);
     target->subreaper = child->nursery->adopt_orphans;
+    target->kinship = &child->nursery->kinship;
+    target->attempts = &child->nursery->yard.group_alive;
     return target->mark == NULL ? fail(child, STAGE_PREPARE, -ENOMEM, "remember the job's mark")
                                 : 0;
 }

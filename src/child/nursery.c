@@ -17,6 +17,7 @@
 #include "base/metrics.h"
 #include "child/child_int.h"
 #include "child/guard.h"
+#include "loop/work.h"
 #include "os/pidfd.h"
 #include "os/tree.h"
 
@@ -27,32 +28,44 @@
 
 /* ---- the sentinel ---- */
 
-/* One dead child.  true: look for the next one. */
+/* A leader.  false: it is registered, but the spawner's answer is still on its way. */
+static bool reap_leader(struct child *child)
+{
+    if (child->state == CHILD_STARTING)
+        return false;
+    child_reap(child);
+    return true;
+}
+
+static void reap_keeper(struct nursery *nursery, pid_t pid)
+{
+    struct child *owner = keeper_reap_pid(&nursery->kinship, pid);
+    if (owner != NULL)
+        child_pulse(owner);
+}
+
+static void reap_orphan(pid_t pid)
+{
+    if (os_reap_pid(pid) == 1)
+        metric_add(METRIC_orphans_reaped, 1);
+}
+
+/* One dead child.  true: look for the next one; false: this one must wait for the spawner's answer. */
 static bool reap_one(struct nursery *nursery, pid_t pid)
 {
-    struct kin *kin = NULL;
-    if (kin_find(&nursery->kinship, pid, &kin) == -EAGAIN) {
-        nursery->rescan = true;
+    struct kin *kin;
+    switch (kin_find(&nursery->kinship, pid, &kin)) {
+    case KIN_NEWBORN:
         return false;
-    }
-    if (kin == NULL) {
-        if (os_reap_pid(pid) == 1)
-            metric_add(METRIC_orphans_reaped, 1);
+    case KIN_CHILD:
+        return reap_leader(CONTAINER_OF(kin, struct child, kin));
+    case KIN_KEEPER:
+        reap_keeper(nursery, pid);
         return true;
+    case KIN_NONE:
+        break;
     }
-    if (kin->kind == KIN_KEEPER) {
-        struct child *owner = keeper_reap_pid(&nursery->kinship, pid);
-        if (owner != NULL)
-            child_pulse(owner);
-        return true;
-    }
-    struct child *child = CONTAINER_OF(kin, struct child, kin);
-    if (child->state ==
-        CHILD_STARTING) { /* registered, but the spawner's answer is still on its way */
-        nursery->rescan = true;
-        return false;
-    }
-    child_reap(child);
+    reap_orphan(pid);
     return true;
 }
 
@@ -62,8 +75,12 @@ void nursery_scan(struct nursery *nursery)
     nursery->rescan = false;
     for (int i = 0; i < REAP_BUDGET; i++) {
         pid_t pid = os_find_dead_child();
-        if (pid <= 0 || !reap_one(nursery, pid))
+        if (pid <= 0)
             return;
+        if (!reap_one(nursery, pid)) {
+            nursery->rescan = true;
+            return;
+        }
     }
     nursery->rescan = true;
     (void)uv_async_send(&nursery->answers);
@@ -116,7 +133,7 @@ void nursery_due(struct nursery *nursery, struct child *child)
 
 struct chore {
     struct lane_task task;
-    uv_work_t work;
+    struct work work;
     struct nursery *nursery;
     char *dirs[2];
     bool reuse;    /* scratch_give() */
@@ -138,7 +155,7 @@ static void chore_over(struct chore *chore)
     try_close(nursery);
 }
 
-static void walk_trees(uv_work_t *work)
+static void walk_trees(struct work *work)
 {
     struct chore *chore = CONTAINER_OF(work, struct chore, work);
     for (int i = 0; i < 2; i++) {
@@ -147,10 +164,9 @@ static void walk_trees(uv_work_t *work)
     }
 }
 
-static void trees_walked(uv_work_t *work, int status)
+static void trees_walked(struct work *work)
 {
     struct chore *chore = CONTAINER_OF(work, struct chore, work);
-    (void)status;
     if (chore->result < 0) /* names are never used again, so the next job does not meet it */
         log_warn("remove scratch directories of '%s': %s, ignoring",
                  chore->dirs[0] != NULL ? chore->dirs[0] : chore->dirs[1],
@@ -172,17 +188,23 @@ static void chore_run(struct lane_task *task)
 
 static void on_janitor(uv_timer_t *timer);
 
+/* Try to destroy it (again) in a moment. */
+static void throw_away(struct nursery *nursery, struct slot *slot)
+{
+    list_push_back(&nursery->trash, &slot->node);
+    if (!uv_is_active((uv_handle_t *)&nursery->janitor))
+        (void)uv_timer_start(&nursery->janitor, on_janitor, JANITOR_MS, 0);
+}
+
 static void chore_done(struct lane_task *task)
 {
     struct chore *chore = CONTAINER_OF(task, struct chore, task);
     struct nursery *nursery = chore->nursery;
-    if (chore->slot != NULL) {
-        list_push_back(&nursery->trash, &chore->slot->node);
-        if (!uv_is_active((uv_handle_t *)&nursery->janitor))
-            (void)uv_timer_start(&nursery->janitor, on_janitor, JANITOR_MS, 0);
-    }
-    bool walk = chore->left[0] || chore->left[1];
-    if (!walk || uv_queue_work(nursery->loop, &chore->work, walk_trees, trees_walked) != 0)
+    if (chore->slot != NULL)
+        throw_away(nursery, chore->slot);
+    if (chore->left[0] || chore->left[1])
+        work_submit(nursery->loop, &chore->work, nursery->scratch.device, walk_trees, trees_walked);
+    else
         chore_over(chore);
 }
 
@@ -190,8 +212,11 @@ static void push_chore(struct nursery *nursery, struct slot *slot, char *tmp_dir
                        bool reuse)
 {
     struct chore *chore = calloc(1, sizeof *chore);
-    if (chore == NULL) { /* the next start's sweep finds them */
-        log_warn("no memory to remove a job's scratch directories, ignoring");
+    if (chore == NULL) {
+        if (slot != NULL)
+            throw_away(nursery, slot);
+        if (tmp_dir != NULL || work_dir != NULL) /* they go with all of scratch in the end */
+            log_warn("no memory to remove a job's scratch directories, ignoring");
         free(tmp_dir);
         free(work_dir);
         return;
@@ -210,7 +235,9 @@ static void on_janitor(uv_timer_t *timer)
 {
     struct nursery *nursery = timer->data;
     OBJ_CHECK(nursery, NURSERY_MAGIC);
-    for (struct list *node; (node = list_pop_front(&nursery->trash)) != NULL;)
+    struct list now = LIST_INIT(now);
+    list_splice_back(&now, &nursery->trash);
+    for (struct list *node; (node = list_pop_front(&now)) != NULL;)
         push_chore(nursery, LIST_ENTRY(node, struct slot, node), NULL, NULL, false);
 }
 
@@ -251,7 +278,7 @@ static void on_last_wait(uv_timer_t *timer)
         guard_lost_over(nursery);
 }
 
-/* Without its guard this process is the only one that can keep I3: nothing may outlive it. */
+/* Without its guard this process is the only one that can keep I3: nothing may outlive it.  What blocks may block now. */
 static void on_guard(uv_poll_t *watch, int status, int events)
 {
     struct nursery *nursery = watch->data;
@@ -474,15 +501,9 @@ int nursery_new(uv_loop_t *loop, const struct nursery_options *options, struct n
 }
 
 /* The last thing that the spawner thread does. */
-struct last_task {
-    struct lane_task task;
-    struct nursery *nursery;
-};
-
 static void last_run(struct lane_task *task)
 {
-    struct last_task *last = CONTAINER_OF(task, struct last_task, task);
-    struct nursery *nursery = last->nursery;
+    struct nursery *nursery = CONTAINER_OF(task, struct nursery, last_task);
     yard_done(&nursery->yard);
     if (nursery->own_scratch)
         scratch_empty(&nursery->scratch);
@@ -503,9 +524,7 @@ static void on_close_turn(uv_idle_t *idle)
 
 static void last_done(struct lane_task *task)
 {
-    struct last_task *last = CONTAINER_OF(task, struct last_task, task);
-    struct nursery *nursery = last->nursery;
-    free(last);
+    struct nursery *nursery = CONTAINER_OF(task, struct nursery, last_task);
     (void)uv_idle_start(&nursery->turn, on_close_turn);
 }
 
@@ -536,11 +555,8 @@ static void try_close(struct nursery *nursery)
     }
 
     nursery->closing = false; /* once */
-    struct last_task *last = calloc(1, sizeof *last);
-    BUG_ON(last == NULL);
-    *last =
-        (struct last_task){ .task = { .run = last_run, .done = last_done }, .nursery = nursery };
-    lane_push(nursery->spawner, &last->task);
+    nursery->last_task = (struct lane_task){ .run = last_run, .done = last_done };
+    lane_push(nursery->spawner, &nursery->last_task);
 }
 
 void nursery_close(struct nursery *nursery, void (*on_closed)(void *arg), void *arg)

@@ -8,7 +8,6 @@
 #include "base/err.h"
 #include "base/macro.h"
 #include "child/contain.h"
-#include "os/tree.h" /* tree_remove() */
 
 struct nursery;
 
@@ -27,9 +26,11 @@ struct nursery_options {
     void *arg;
 };
 
-/* Starts the spawner thread, probes the host, makes the base containments.  host: where the probe's result goes, may be NULL. */
+/* Probes the host, makes the base containments, starts the threads.  Blocking.  Returns 0 or -errno with *err; what was made before a
+ * failure goes in the loop's next turn. */
 MUST_CHECK int nursery_new(uv_loop_t *loop, const struct nursery_options *options,
                            struct nursery **ret, struct mandor_err *err);
+/* What the probe found. */
 const struct contain_host *nursery_host(const struct nursery *nursery);
 
 /* Text for BROKER_REGISTER: the base containments, for nursery_empty_dead() of a successor. */

@@ -29,8 +29,12 @@ int scratch_init(struct scratch *scratch, const char *dir)
 {
     *scratch = (struct scratch){ .fd = -1, .dir = strdup(dir) };
     int r = scratch->dir == NULL ? -ENOMEM : make_path(dir);
-    if (r == 0 && (scratch->fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
+    struct stat st;
+    if (r == 0 && ((scratch->fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0 ||
+                   fstat(scratch->fd, &st) != 0))
         r = -errno;
+    if (r == 0)
+        scratch->device = (uint64_t)st.st_dev;
     return r;
 }
 

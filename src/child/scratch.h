@@ -16,6 +16,7 @@
 struct scratch {
     char *dir; /* absolute */
     int fd;    /* of it */
+    uint64_t device;
     unsigned next;
     unsigned spares[SCRATCH_SPARES]; /* numbers: "spare.N" */
     int spare_count;

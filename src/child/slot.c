@@ -121,20 +121,6 @@ struct slot *yard_pop(struct yard *yard)
     return node == NULL ? NULL : LIST_ENTRY(node, struct slot, node);
 }
 
-void yard_done(struct yard *yard)
-{
-    for (struct slot *slot; (slot = yard_pop(yard)) != NULL;)
-        (void)slot_destroy(yard, slot); /* what cannot go now is left to the next start's sweep */
-    if (yard->base[0] != 0)
-        (void)cgroup_remove(yard->base);
-    for (int i = 0; i < SLOT_LIMITS; i++)
-        if (yard->limit_base[i][0] != 0)
-            (void)cgroup_remove(yard->limit_base[i]);
-    if (yard->own_pidns >= 0)
-        (void)close(yard->own_pidns);
-    (void)pthread_mutex_destroy(&yard->lock);
-}
-
 /* ---- making a slot ---- */
 
 static struct slot *slot_alloc(enum spec_containment rung)
@@ -185,6 +171,13 @@ int slot_destroy(struct yard *yard, struct slot *slot)
     return 0;
 }
 
+/* Destroy it; what cannot be removed now is left to the next start's sweep. */
+static void discard(struct yard *yard, struct slot *slot)
+{
+    if (slot_destroy(yard, slot) != 0)
+        slot_abandon(slot);
+}
+
 void slot_abandon(struct slot *slot)
 {
     close_fd(&slot->cgroup);
@@ -198,6 +191,32 @@ void slot_abandon(struct slot *slot)
     free(slot);
 }
 
+void yard_done(struct yard *yard)
+{
+    for (struct slot *slot; (slot = yard_pop(yard)) != NULL;)
+        discard(yard, slot);
+    if (yard->base[0] != 0)
+        (void)cgroup_remove(yard->base);
+    for (int i = 0; i < SLOT_LIMITS; i++)
+        if (yard->limit_base[i][0] != 0)
+            (void)cgroup_remove(yard->limit_base[i]);
+    if (yard->own_pidns >= 0)
+        (void)close(yard->own_pidns);
+    (void)pthread_mutex_destroy(&yard->lock);
+}
+
+static int open_cgroup(struct slot *slot, const char *path)
+{
+    slot->cgroup = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (slot->cgroup < 0) {
+        int r = -errno;
+        (void)rmdir(path);
+        return r;
+    }
+    slot->events = openat(slot->cgroup, "cgroup.events", O_RDONLY | O_CLOEXEC);
+    return slot->events < 0 ? -errno : 0;
+}
+
 /* A number that is free: a directory that exists was left by somebody dead and may be poisoned by cgroup.kill. */
 static int make_cgroup(struct yard *yard, struct slot *slot)
 {
@@ -206,12 +225,8 @@ static int make_cgroup(struct yard *yard, struct slot *slot)
         (void)snprintf(slot->name, sizeof slot->name, "s%" PRId64,
                        (int64_t)atomic_fetch_add(&yard->next, 1));
         slot_path(path, yard->base, slot);
-        if (mkdir(path, 0755) == 0) {
-            slot->cgroup = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-            if (slot->cgroup >= 0)
-                slot->events = openat(slot->cgroup, "cgroup.events", O_RDONLY | O_CLOEXEC);
-            return slot->events < 0 ? -errno : 0;
-        }
+        if (mkdir(path, 0755) == 0)
+            return open_cgroup(slot, path);
         if (errno ==
             ENOENT) { /* an empty base may have been swept away by a successor of the same name */
             (void)mkdir(yard->base, 0755);
@@ -242,7 +257,7 @@ static int slot_make(struct yard *yard, enum spec_containment rung, struct slot 
     else if (has_keeper(rung))
         r = keeper_new(yard->kinship, &slot->keeper, err);
     if (r < 0) {
-        (void)slot_destroy(yard, slot);
+        discard(yard, slot);
         return r;
     }
     *ret = slot;
@@ -399,7 +414,7 @@ static struct slot *take_idle(struct yard *yard, enum spec_containment rung)
     (void)pthread_mutex_unlock(&yard->lock);
 
     for (struct list *node; (node = list_pop_front(&dead)) != NULL;)
-        (void)slot_destroy(yard, LIST_ENTRY(node, struct slot, node));
+        discard(yard, LIST_ENTRY(node, struct slot, node));
     return found;
 }
 
@@ -420,7 +435,7 @@ int slot_take(struct yard *yard, enum spec_containment rung, const struct spec_l
         return r;
     r = set_limits(yard, slot, limits, policy, ret_enforced, err);
     if (r < 0) {
-        (void)slot_destroy(yard, slot); /* nothing was ever in it */
+        discard(yard, slot);
         return r;
     }
     if (rung == CONTAIN_GROUP)
@@ -479,38 +494,32 @@ int slot_populated(const struct slot *slot)
     return -EAGAIN;
 }
 
-static bool alone(const struct yard *yard)
-{
-    return atomic_load(&yard->group_alive) <= 1;
-}
-
 int slot_count(struct yard *yard, struct slot *slot)
 {
-    struct proc_pids members = { 0 };
-    int r;
-    if (slot->cgroup >= 0)
-        r = cgroup_pids(slot->cgroup, &members);
-    else if (slot->keeper != NULL)
+    if (slot->cgroup < 0 && slot->keeper == NULL)
+        return sweep_count(&slot->target);
+    if (slot->cgroup < 0)
         return keeper_reap(yard->kinship, slot->keeper, false) ? 0 : keeper_count(slot->keeper);
-    else
-        r = sweep_members(&slot->target, yard->kinship, alone(yard), &members);
+
+    struct proc_pids members = { 0 };
+    int r = cgroup_pids(slot->cgroup, &members);
     int count = (int)members.count;
     proc_pids_done(&members);
     return r < 0 ? r : count;
 }
 
-int slot_terminate(struct yard *yard, struct slot *slot)
+int slot_terminate(struct slot *slot)
 {
     int r = slot->cgroup >= 0      ? cgroup_terminate(slot->cgroup)
             : slot->keeper != NULL ? keeper_terminate(slot->keeper)
-                                   : sweep_terminate(&slot->target, yard->kinship, alone(yard));
+                                   : sweep_terminate(&slot->target);
     return MIN(r, 0);
 }
 
 int slot_kill(struct yard *yard, struct slot *slot)
 {
     if (slot->rung == CONTAIN_GROUP)
-        return sweep_kill(&slot->target, yard->kinship, alone(yard));
+        return sweep_kill(&slot->target);
 
     int count = slot_count(yard, slot);
     if (count == 0 && (slot->events < 0 || cgroup_populated(slot->events) == 0))

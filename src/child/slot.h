@@ -89,7 +89,7 @@ int slot_populated(const struct slot *slot);
 /* How many are alive in it, or -errno.  Killer thread. */
 int slot_count(struct yard *yard, struct slot *slot);
 /* One SIGTERM to each.  Killer thread.  0 or -errno. */
-int slot_terminate(struct yard *yard, struct slot *slot);
+int slot_terminate(struct slot *slot);
 /* Kill all that is in it; returns how many that were (0: it was empty, the slot is as good as before), or -errno.
  * Killer thread; the caller repeats it until slot_populated() or slot_count() is 0. */
 int slot_kill(struct yard *yard, struct slot *slot);

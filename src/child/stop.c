@@ -7,7 +7,6 @@
  * processes, freezing, /proc) runs on the killer thread, one operation at a time for each child.
  */
 #include <signal.h>
-#include <stdio.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -35,6 +34,8 @@ static void on_timer(uv_timer_t *timer)
 {
     struct child *child = timer->data;
     OBJ_CHECK(child, CHILD_MAGIC);
+    if (child_unwatched(child))
+        child_reap(child);
     child_pulse(child);
 }
 
@@ -73,7 +74,7 @@ static void stop_run(struct lane_task *task)
 {
     struct child *child = CONTAINER_OF(task, struct child, stop_task);
     struct yard *yard = &child->nursery->yard;
-    child->op_result = child->op == OP_TERMINATE ? slot_terminate(yard, child->slot)
+    child->op_result = child->op == OP_TERMINATE ? slot_terminate(child->slot)
                        : child->op == OP_KILL    ? slot_kill(yard, child->slot)
                                                  : slot_count(yard, child->slot);
 }
@@ -221,10 +222,7 @@ static void give_up_start(struct child *child)
 {
     if (!list_empty(&child->due) || !lane_cancel(child->nursery->spawner, &child->launch_task))
         return;
-    child->failed = -ECANCELED;
-    child->failed_stage = STAGE_NONE;
-    (void)snprintf(child->error, sizeof child->error, "ended before it was started");
-    nursery_due(child->nursery, child);
+    child_refuse(child, STAGE_NONE, -ECANCELED, "ended before it was started");
 }
 
 void child_stop(struct child *child, enum cause cause, int64_t grace_ms)

@@ -14,167 +14,224 @@
 void sweep_done(struct sweep_target *target)
 {
     free(target->mark);
-    proc_pids_done(&target->seen);
+    free(target->seen.member);
     proc_pids_done(&target->sessions);
     *target = (struct sweep_target){ 0 };
 }
 
-static int remember(struct proc_pids *pids, pid_t pid)
+/* ---- lists ---- */
+
+static bool list_has(const struct sweep_list *list, const struct sweep_member *member)
 {
-    return proc_pids_has(pids, pid) ? 0 : proc_pids_add(pids, pid);
+    for (size_t i = 0; i < list->count; i++)
+        if (list->member[i].pid == member->pid &&
+            list->member[i].start_ticks == member->start_ticks)
+            return true;
+    return false;
 }
 
-/* A process that is found now: take it and all below it. */
-static int take_tree(struct sweep_target *target, pid_t root, struct proc_pids *members)
+/* 0 or -ENOMEM; nothing happens when it is there. */
+static int list_put(struct sweep_list *list, const struct sweep_member *member)
 {
-    size_t at = members->count;
-    int r = proc_pids_has(members, root) ? 0 : proc_pids_add(members, root);
-    for (; r == 0 && at < members->count; at++) {
-        pid_t pid = members->pid[at];
-        struct proc_stat stat;
-        if (proc_stat_read(pid, &stat) == 0) {
-            r = remember(&target->seen, pid);
-            if (r == 0 && stat.sid > 0)
-                r = remember(&target->sessions, stat.sid);
-        }
+    if (list_has(list, member))
+        return 0;
+    if (list->count == list->cap) {
+        size_t cap = list->cap == 0 ? 64 : list->cap * 2;
+        struct sweep_member *grown = realloc(list->member, cap * sizeof *grown);
+        if (grown == NULL)
+            return -ENOMEM;
+        list->member = grown;
+        list->cap = cap;
+    }
+    list->member[list->count++] = *member;
+    return 0;
+}
+
+static void list_done(struct sweep_list *list)
+{
+    free(list->member);
+    *list = (struct sweep_list){ 0 };
+}
+
+static struct sweep_member member_of(const struct proc_stat *stat)
+{
+    return (struct sweep_member){ .pid = stat->pid, .start_ticks = stat->start_ticks };
+}
+
+/* ---- one walk ---- */
+
+struct walk {
+    struct sweep_target *target;
+    struct sweep_list found; /* alive */
+    bool vanished;           /* somebody died before it could be told what it left */
+};
+
+/* A process of the attempt, which may have died just now. */
+static int take(struct walk *walk, const struct proc_stat *stat)
+{
+    struct sweep_member member = member_of(stat);
+    struct proc_pids *sessions = &walk->target->sessions;
+
+    int r = list_put(&walk->target->seen, &member);
+    if (r == 0 && stat->sid > 0 && !proc_pids_has(sessions, stat->sid))
+        r = proc_pids_add(sessions, stat->sid);
+    if (r < 0)
+        return r;
+    walk->vanished |= proc_stat_dead(stat);
+    return proc_stat_dead(stat) ? 0 : list_put(&walk->found, &member);
+}
+
+static int take_pid(struct walk *walk, pid_t pid)
+{
+    struct proc_stat stat;
+    if (proc_stat_read(pid, &stat) == 0)
+        return take(walk, &stat);
+    walk->vanished = true;
+    return 0;
+}
+
+/* All below those that were found from number `at` on. */
+static int take_below(struct walk *walk, size_t at)
+{
+    int r = 0;
+    for (; r == 0 && at < walk->found.count; at++) {
         struct proc_pids children = { 0 };
-        if (r == 0)
-            r = proc_children(pid, &children);
+        r = proc_children(walk->found.member[at].pid, &children);
         for (size_t i = 0; r == 0 && i < children.count; i++)
-            r = remember(members, children.pid[i]);
+            r = take_pid(walk, children.pid[i]);
         proc_pids_done(&children);
     }
     return r;
 }
 
-/* Does this orphan belong to the attempt? */
-static bool belongs(const struct sweep_target *target, const struct proc_stat *stat, bool alone)
+/* Does this orphan belong to the attempt?  Whether another one is alive is asked after the orphan was seen: what an attempt leaves
+ * behind cannot be older than the attempt. */
+static bool belongs(const struct sweep_target *target, const struct proc_stat *stat)
 {
+    struct sweep_member member = member_of(stat);
     if (stat->sid == target->session || proc_pids_has(&target->sessions, stat->sid) ||
-        proc_pids_has(&target->seen, stat->pid) || proc_environ_has(stat->pid, target->mark))
+        list_has(&target->seen, &member) || proc_environ_has(stat->pid, target->mark))
         return true;
-    return alone && target->subreaper && !proc_cgroup_has(stat->pid, "/mandor-");
+    return target->subreaper && atomic_load(target->attempts) <= 1 &&
+           !proc_cgroup_has(stat->pid, "/mandor-");
 }
 
-/* Drop the dead from the list; returns how many those were. */
-static size_t keep_living(struct proc_pids *members)
+/* Look at one process that was re-parented to us. */
+static int consider(struct walk *walk, pid_t pid)
 {
-    size_t kept = 0, listed = members->count;
-    for (size_t i = 0; i < listed; i++) {
-        struct proc_stat stat;
-        if (proc_stat_read(members->pid[i], &stat) == 0 && !proc_stat_dead(&stat))
-            members->pid[kept++] = members->pid[i];
-    }
-    members->count = kept;
-    return listed - kept;
-}
-
-/* Look at one process that was re-parented to us.  Returns 0, -EAGAIN (it died before it could be told whose it was) or -errno. */
-static int consider(struct sweep_target *target, struct kinship *kinship, bool alone, pid_t pid,
-                    struct proc_pids *members)
-{
-    struct kin *kin = NULL;
+    struct sweep_target *target = walk->target;
     struct proc_stat stat;
-    if (pid == getpid() || proc_pids_has(members, pid) || kin_find(kinship, pid, &kin) != 0 ||
-        kin != NULL)
+    if (pid == getpid() || kin_find(target->kinship, pid, NULL) != KIN_NONE)
         return 0;
+
     int r = proc_stat_read(pid, &stat);
-    if (target->subreaper && (r == -ESRCH || (r == 0 && proc_stat_dead(&stat))))
-        return proc_cgroup_has(pid, "/mandor-") ? 0 : -EAGAIN;
-    if (r < 0 || (target->subreaper && stat.ppid != getpid()))
+    bool dead = r == -ESRCH || (r == 0 && proc_stat_dead(&stat));
+    if (dead) { /* a zombie in a host's care says nothing: its reaper may never come */
+        walk->vanished |= target->subreaper && !proc_cgroup_has(pid, "/mandor-");
         return 0;
-    return belongs(target, &stat, alone) ? take_tree(target, pid, members) : 0;
+    }
+    if (r < 0 || (target->subreaper && stat.ppid != getpid()) || !belongs(target, &stat))
+        return 0;
+
+    size_t at = walk->found.count;
+    r = take(walk, &stat);
+    return r < 0 ? r : take_below(walk, at);
 }
 
-int sweep_members(struct sweep_target *target, struct kinship *kinship, bool alone,
-                  struct proc_pids *members)
+/* Find the live members.  0, -EAGAIN (none, but not for certain) or -errno; list_done(&walk->found) in any case. */
+static int find(struct walk *walk, struct sweep_target *target)
 {
-    int r = target->leader > 0 ? take_tree(target, target->leader, members) : 0;
+    *walk = (struct walk){ .target = target };
+    int r = target->leader > 0 ? take_pid(walk, target->leader) : 0;
+    if (r == 0)
+        r = take_below(walk, 0);
 
     struct proc_pids candidates = { 0 };
     if (r == 0)
         r = target->subreaper ? proc_children(getpid(), &candidates) : proc_all(&candidates);
-    bool vanished = false;
-    for (size_t i = 0; r == 0 && i < candidates.count; i++) {
-        r = consider(target, kinship, alone, candidates.pid[i], members);
-        vanished |= r == -EAGAIN;
-        r = r == -EAGAIN ? 0 : r;
-    }
+    for (size_t i = 0; r == 0 && i < candidates.count; i++)
+        r = consider(walk, candidates.pid[i]);
     proc_pids_done(&candidates);
-    vanished |= keep_living(members) > 0;
-    return r == 0 && vanished && members->count == 0 ? -EAGAIN : r;
+    return r == 0 && walk->vanished && walk->found.count == 0 ? -EAGAIN : r;
 }
 
-/* Send a signal if the number still means the process that was listed. */
-static bool signal_member(pid_t pid, int sig)
+int sweep_count(struct sweep_target *target)
 {
-    struct proc_stat before, after;
-    if (proc_stat_read(pid, &before) != 0)
-        return false;
-    SCOPED_FD fd = os_pidfd_open(pid);
-    if (fd < 0 || proc_stat_read(pid, &after) != 0 || after.start_ticks != before.start_ticks)
-        return false;
-    return os_pidfd_signal(fd, sig) == 0;
-}
-
-static int signal_all(const struct proc_pids *members, int sig)
-{
-    int count = 0;
-    for (size_t i = 0; i < members->count; i++)
-        count += signal_member(members->pid[i], sig);
-    return count;
-}
-
-int sweep_terminate(struct sweep_target *target, struct kinship *kinship, bool alone)
-{
-    struct proc_pids members = { 0 };
-    int r = sweep_members(target, kinship, alone, &members);
-    r = r == -EAGAIN ? 0 : r;
-    int count = r < 0 ? 0 : signal_all(&members, SIGTERM);
-    proc_pids_done(&members);
+    struct walk walk;
+    int r = find(&walk, target);
+    int count = (int)walk.found.count;
+    list_done(&walk.found);
     return r < 0 ? r : count;
 }
 
-/* SIGSTOP whatever is found until a listing holds nothing new.  0, -EAGAIN (see sweep_members()) or -errno. */
-static int stop_all(struct sweep_target *target, struct kinship *kinship, bool alone,
-                    struct proc_pids *stopped)
+/* ---- signals ---- */
+
+/* Send a signal if the number still means the process that was found. */
+static bool signal_member(const struct sweep_member *member, int sig)
 {
-    int r = 0;
+    struct proc_stat stat;
+    SCOPED_FD fd = os_pidfd_open(member->pid);
+    return fd >= 0 && proc_stat_read(member->pid, &stat) == 0 &&
+           stat.start_ticks == member->start_ticks && os_pidfd_signal(fd, sig) == 0;
+}
+
+static int signal_all(const struct sweep_list *list, int sig)
+{
+    int count = 0;
+    for (size_t i = 0; i < list->count; i++)
+        count += signal_member(&list->member[i], sig);
+    return count;
+}
+
+int sweep_terminate(struct sweep_target *target)
+{
+    struct walk walk;
+    int r = find(&walk, target);
+    int count = r < 0 ? 0 : signal_all(&walk.found, SIGTERM);
+    list_done(&walk.found);
+    return r < 0 && r != -EAGAIN ? r : count;
+}
+
+/* SIGSTOP whatever is found until a walk finds nothing new.  0, -EAGAIN (see find()) or -errno. */
+static int stop_all(struct sweep_target *target, struct sweep_list *stopped)
+{
     for (int pass = 0; pass < STOP_PASSES; pass++) {
-        struct proc_pids members = { 0 };
-        r = sweep_members(target, kinship, alone, &members);
+        struct walk walk;
+        int r = find(&walk, target);
         bool grown = r == -EAGAIN; /* try to meet the heir */
-        for (size_t i = 0; r == 0 && i < members.count; i++) {
-            if (proc_pids_has(stopped, members.pid[i]))
+        int failed = 0;
+        for (size_t i = 0; r == 0 && failed == 0 && i < walk.found.count; i++) {
+            const struct sweep_member *member = &walk.found.member[i];
+            if (list_has(stopped, member))
                 continue;
-            grown |= signal_member(members.pid[i], SIGSTOP);
-            r = proc_pids_add(stopped, members.pid[i]);
+            grown |= signal_member(member, SIGSTOP);
+            failed = list_put(stopped, member);
         }
-        proc_pids_done(&members);
-        if ((r < 0 && r != -EAGAIN) || !grown)
-            return r;
+        list_done(&walk.found);
+        if (failed < 0 || (r < 0 && r != -EAGAIN) || !grown)
+            return failed < 0 ? failed : r;
     }
     return stopped->count == 0 ? -EAGAIN : 0;
 }
 
-static bool any_new(const struct proc_pids *members, const struct proc_pids *before)
+static bool any_new(const struct sweep_list *members, const struct sweep_list *before)
 {
     for (size_t i = 0; i < members->count; i++)
-        if (!proc_pids_has(before, members->pid[i]))
+        if (!list_has(before, &members->member[i]))
             return true;
     return false;
 }
 
 /* Rounds follow each other at once only while new members appear: what is merely slow to die, or cannot, is the caller's to ask
  * for again later.  The children file may miss an entry, so being empty is believed the second time (proc_pid_children(5)). */
-int sweep_kill(struct sweep_target *target, struct kinship *kinship, bool alone)
+int sweep_kill(struct sweep_target *target)
 {
     int first = 0, r = 0;
     bool unsure = false, again = true;
-    struct proc_pids before = { 0 };
+    struct sweep_list before = { 0 };
     for (int round = 0; r == 0 && again && round < KILL_ROUNDS; round++) {
-        struct proc_pids members = { 0 };
-        r = stop_all(target, kinship, alone, &members);
+        struct sweep_list members = { 0 };
+        r = stop_all(target, &members);
         if (r == 0)
             (void)signal_all(&members, SIGKILL);
         unsure |= r == -EAGAIN;
@@ -182,12 +239,14 @@ int sweep_kill(struct sweep_target *target, struct kinship *kinship, bool alone)
         if (first == 0)
             first = (int)members.count;
         again = any_new(&members, &before) || round == 0;
-        proc_pids_done(&before);
+        list_done(&before);
         before = members;
     }
-    proc_pids_done(&before);
+    list_done(&before);
     return r < 0 ? r : first == 0 && unsure ? -EAGAIN : first;
 }
+
+/* ---- without a target ---- */
 
 void sweep_own_children(void)
 {
@@ -215,11 +274,12 @@ int sweep_marked(const char *mark)
     int r = proc_all(&all);
     for (size_t i = 0; r == 0 && i < all.count; i++) {
         struct proc_stat stat;
-        if (all.pid[i] == getpid() || !proc_environ_has(all.pid[i], mark) ||
-            proc_stat_read(all.pid[i], &stat) != 0 || proc_stat_dead(&stat))
+        if (all.pid[i] == getpid() || proc_stat_read(all.pid[i], &stat) != 0 ||
+            proc_stat_dead(&stat) || !proc_environ_has(all.pid[i], mark))
             continue;
+        struct sweep_member member = member_of(&stat);
+        (void)signal_member(&member, SIGKILL);
         count++;
-        (void)signal_member(all.pid[i], SIGKILL);
     }
     proc_pids_done(&all);
     return r < 0 ? r : count;

@@ -13,30 +13,38 @@
 #include "child/kin.h"
 #include "os/proc.h"
 
+/* Processes by what names each for ever: the number may be somebody else's by the time that it is used. */
+struct sweep_list {
+    struct sweep_member {
+        pid_t pid;
+        uint64_t start_ticks;
+    } *member;
+    size_t count, cap;
+};
+
 struct sweep_target {
-    pid_t leader;  /* 0 once it is reaped */
-    pid_t session; /* the leader's own */
-    char *mark;    /* "TMPDIR=/…/1.2.tmp" */
-    bool
-        subreaper; /* orphans come to us; otherwise all of /proc is searched for session and mark */
-    struct proc_pids seen; /* members of earlier walks, with sessions of theirs */
+    struct kinship *kinship;
+    const _Atomic int64_t *attempts; /* alive in this rung, this one among them */
+    pid_t leader;                    /* 0 once it is reaped */
+    pid_t session;                   /* the leader's own */
+    char *mark;                      /* "TMPDIR=/…/1.2.tmp" */
+    bool subreaper; /* orphans come to us; otherwise all of /proc is searched for session and mark */
+    struct sweep_list seen; /* members of earlier walks, with sessions of theirs */
     struct proc_pids sessions;
 };
 
 void sweep_done(struct sweep_target *target);
 
-/* Append the live members (no zombies).  alone: no other attempt of this rung is alive.
- * Returns 0; -EAGAIN when nobody alive was found but somebody of it died under our eyes, so that its heir may be alive (a
- * process that always forks and leaves is never there when it is looked at); or -errno.  Killer thread. */
-MUST_CHECK int sweep_members(struct sweep_target *target, struct kinship *kinship, bool alone,
-                             struct proc_pids *members);
+/* How many members are alive (no zombies), or -EAGAIN when none was found but somebody of it died under our eyes, so that its heir may be
+ * alive (a process that always forks and leaves is never there when it is looked at), or -errno.  Killer thread. */
+int sweep_count(struct sweep_target *target);
 
 /* SIGTERM to each member once; returns how many, or -errno. */
-int sweep_terminate(struct sweep_target *target, struct kinship *kinship, bool alone);
+int sweep_terminate(struct sweep_target *target);
 
 /* Stop all members until no new one appears, then SIGKILL them, repeated for a short while; returns how many were found alive
  * at first, 0 when it is certain that there was none, -EAGAIN (nobody seen, not certain) or -errno. */
-int sweep_kill(struct sweep_target *target, struct kinship *kinship, bool alone);
+int sweep_kill(struct sweep_target *target);
 
 /* Kill and reap all children of this process until it has none.  For the guard: blocking, without an end if one cannot die. */
 void sweep_own_children(void);

@@ -231,6 +231,8 @@ static int own_pids(int dir, struct proc_pids *pids)
     while (r == 0 && fscanf(file, "%d", &pid) == 1)
         if (pid > 0)
             r = proc_pids_add(pids, pid);
+    if (r == 0 && ferror(file))
+        r = errno == ENODEV ? 0 : -errno; /* ENODEV: it was removed meanwhile */
     (void)fclose(file);
     return r;
 }

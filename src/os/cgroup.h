@@ -44,7 +44,7 @@ int cgroup_populated(int events_fd);
 /* Processes in the cgroup and below it, appended (those of other PID namespaces, 0, are left out). */
 MUST_CHECK int cgroup_pids(int dir, struct proc_pids *pids);
 
-/* Kill all that is in it and below: cgroup.kill, or before Linux 5.14 freeze, SIGKILL to each, thaw. */
+/* Kill all that is in it and below: cgroup.kill (Linux 5.14), and SIGKILL to each that is still there.  0 or -errno. */
 int cgroup_kill(int dir);
 
 /* One SIGTERM to each process: freeze, list, open each, list again, signal those that are still there, thaw.

@@ -88,7 +88,7 @@ void proc_pids_done(struct proc_pids *pids)
     *pids = (struct proc_pids){ 0 };
 }
 
-/* Append the numbers of a text that is separated by blanks; `text` may end inside a number: returns the rest's length. */
+/* Append the numbers that a file lists. */
 static int add_numbers(FILE *file, struct proc_pids *pids)
 {
     int pid, r = 0;
@@ -120,7 +120,13 @@ int proc_all(struct proc_pids *pids)
     return add_entries("/proc", pids);
 }
 
-/* Kernels without CONFIG_PROC_CHILDREN: look at everybody's parent. */
+/* Does this kernel have the children files (CONFIG_PROC_CHILDREN)? */
+static bool lists_children(void)
+{
+    return access("/proc/thread-self/children", F_OK) == 0;
+}
+
+/* Kernels that do not: look at everybody's parent. */
 static int children_by_scan(pid_t parent, struct proc_pids *pids)
 {
     struct proc_pids all = { 0 };
@@ -149,12 +155,9 @@ int proc_children(pid_t pid, struct proc_pids *pids)
         if (file != NULL) {
             r = add_numbers(file, pids);
             (void)fclose(file);
-        } else if (errno == ENOENT && access("/proc/self/task", F_OK) == 0) {
-            (void)snprintf(path, sizeof path, "/proc/self/task/%d/children", getpid());
-            if (access(path, F_OK) != 0) {
-                r = children_by_scan(pid, pids);
-                break;
-            }
+        } else if (errno == ENOENT && !lists_children()) {
+            r = children_by_scan(pid, pids);
+            break;
         } else if (errno != ENOENT && errno != ESRCH) {
             r = -errno;
         }

@@ -1,6 +1,7 @@
 /* nasty.c - a child as nobody wants it, for tests: `nasty MODE [NUMBER]`.  Kept small and static in behaviour: each mode does one
  * unpleasant thing that field reports tell of. */
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +32,29 @@ static void daemonise(void)
         (void)close(fd);
 }
 
+static void sleep_for_ever(void)
+{
+    while (!too_old())
+        (void)sleep(1);
+    _exit(0);
+}
+
+static void *sleeper(void *arg)
+{
+    (void)arg;
+    sleep_for_ever();
+    return NULL;
+}
+
+/* Alive, and yet /proc says Z: the first thread has ended, another one has not. */
+static void headless(void)
+{
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, sleeper, NULL) != 0)
+        _exit(3);
+    pthread_exit(NULL);
+}
+
 /* Always somebody else: a new process in a new session takes over and the old one leaves. */
 static void comet(void)
 {
@@ -41,13 +65,6 @@ static void comet(void)
         if (pid == 0)
             (void)setsid();
     }
-}
-
-static void sleep_for_ever(void)
-{
-    while (!too_old())
-        (void)sleep(1);
-    _exit(0);
 }
 
 /* n children that fork again, each in a group of its own, and outlive us. */
@@ -82,6 +99,9 @@ int main(int argc, char **argv)
     if (strcmp(mode, "daemon") == 0) {
         daemonise();
         sleep_for_ever();
+    } else if (strcmp(mode, "headless") == 0) {
+        daemonise();
+        headless();
     } else if (strcmp(mode, "comet") == 0) {
         if (fork() == 0)
             comet();

@@ -508,6 +508,7 @@ RUNG_TEST(what_a_leader_leaves_behind_is_killed) /* R20, R22, R25 */
         "setsid sh -c 'setsid sleep 600 & exec sleep 600' >/dev/null 2>&1 & sleep 0.1",
         NASTY_PATH " daemon; sleep 0.1",
         NASTY_PATH " helpers 5",
+        NASTY_PATH " headless; sleep 0.1",
     };
     for (size_t i = 0; i < ARRAY_LEN(scripts); i++) {
         static struct member m;
