@@ -2,8 +2,7 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <poll.h>
-#include <signal.h>
-#include <sys/stat.h>
+#include <stdio.h>
 
 #include "base/clock.h"
 #include "base/json.h"
@@ -11,8 +10,6 @@
 #include "child/sweep.h"
 #include "os/cgroup.h"
 #include "os/tree.h"
-
-#include <stdio.h>
 
 #define PATIENCE_MS 1000
 
@@ -22,6 +19,15 @@ static bool plausible(const char *cgroup)
     const char *last = strrchr(cgroup, '/');
     return cgroup[0] == '/' && last != NULL && strncmp(last, "/mandor-", 8) == 0 &&
            strstr(cgroup, "/../") == NULL;
+}
+
+/* A scratch directory is called by the worker's name, or was made for one owner alone ("mandor-run-XXXXXX"): not any directory can be
+ * passed off as one. */
+static bool plausible_scratch(const char *scratch, const char *name)
+{
+    const char *last = strrchr(scratch, '/');
+    return scratch[0] == '/' && last[1] != 0 && strstr(scratch, "/../") == NULL &&
+           (str_eq(last + 1, name) || strncmp(last, "/mandor-", 8) == 0);
 }
 
 /* Is nothing alive in it, for certain? */
@@ -43,7 +49,7 @@ static int empty_cgroup(const char *path)
             return errno == ENOENT ? 0 : -EAGAIN; /* who cannot look does not know */
         SCOPED_FD events = openat(dir, "cgroup.events", O_RDONLY | O_CLOEXEC);
         if (events >= 0 && cgroup_populated(events) == 1)
-            r = cgroup_kill(dir);
+            (void)cgroup_kill(dir);
         r = cgroup_remove(path);
         if (r == 0)
             return 0;
@@ -94,14 +100,14 @@ static void note(int *first, int result, struct mandor_err *err, const char *wha
 int nursery_empty_dead(const char *base_text, struct mandor_err *err)
 {
     SCOPED_JSON *base = NULL;
-    const char *boot, *cgroup, *scratch;
+    const char *boot, *name, *cgroup, *scratch;
     json_t *limits;
     int r = json_parse(base_text, strlen(base_text), &base, err);
     if (r < 0)
         return err_wrap(err, r, "base containments of a dead worker");
-    if (json_unpack(base, "{s:s s:s s:s s:o}", "boot", &boot, "cgroup", &cgroup, "scratch",
-                    &scratch, "limits", &limits) != 0 ||
-        (*cgroup != 0 && !plausible(cgroup)) || *scratch != '/')
+    if (json_unpack(base, "{s:s s:s s:s s:s s:o}", "boot", &boot, "name", &name, "cgroup", &cgroup,
+                    "scratch", &scratch, "limits", &limits) != 0 ||
+        (*cgroup != 0 && !plausible(cgroup)) || !plausible_scratch(scratch, name))
         return err_set(err, -EINVAL, FAULT_CALLER,
                        "base containments of a dead worker: not a text of mandor");
 

@@ -326,11 +326,14 @@ START_TEST(a_text_that_is_not_ours_empties_nothing)
         "",
         "{}",
         "[]",
-        "{\"v\":1,\"boot\":\"x\",\"cgroup\":\"/sys/fs/cgroup\",\"scratch\":\"/tmp/"
+        "{\"v\":1,\"boot\":\"x\",\"name\":\"x\",\"cgroup\":\"/sys/fs/cgroup\",\"scratch\":\"/tmp/"
         "x\",\"limits\":[]}",
-        "{\"v\":1,\"boot\":\"x\",\"cgroup\":\"/sys/mandor-a/../b\",\"scratch\":\"/tmp/"
+        "{\"v\":1,\"boot\":\"x\",\"name\":\"x\",\"cgroup\":\"/sys/mandor-a/../b\",\"scratch\":\"/tmp/"
         "x\",\"limits\":[]}",
-        "{\"v\":1,\"boot\":\"x\",\"cgroup\":\"\",\"scratch\":\"tmp\",\"limits\":[]}",
+        "{\"v\":1,\"boot\":\"x\",\"name\":\"x\",\"cgroup\":\"\",\"scratch\":\"tmp\",\"limits\":[]}",
+        "{\"v\":1,\"boot\":\"x\",\"name\":\"x\",\"cgroup\":\"\",\"scratch\":\"/tmp/y\",\"limits\":[]}",
+        "{\"v\":1,\"boot\":\"x\",\"name\":\"x\",\"cgroup\":\"\",\"scratch\":\"/tmp/../x\",\"limits\":[]}",
+        "{\"v\":1,\"boot\":\"x\",\"name\":\"\",\"cgroup\":\"\",\"scratch\":\"/tmp/\",\"limits\":[]}",
     };
     for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
         struct mandor_err err = { 0 };
