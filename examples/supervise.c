@@ -20,7 +20,8 @@ static void on_started(struct mandor_process *process, pid_t pid, void *arg)
 }
 
 /* The filter: bytes, exactly as the program wrote them. */
-static void on_output(struct mandor_process *process, enum mandor_stream stream, const void *bytes, size_t len, void *arg)
+static void on_output(struct mandor_process *process, enum mandor_stream stream, const void *bytes,
+                      size_t len, void *arg)
 {
     (void)process;
     (void)arg;
@@ -33,20 +34,26 @@ static void on_ended(struct mandor_process *process, const struct mandor_result 
     struct state *state = arg;
 
     (void)process;
-    fprintf(stderr, "ended: %s %d after %lld ms, %lld left-over processes killed %s\n", result->cause, result->exit_code,
-            (long long)result->wall_ms, (long long)result->descendants_killed, result->error);
+    fprintf(stderr, "ended: %s %d after %lld ms, %lld left-over processes killed %s\n",
+            result->cause, result->exit_code, (long long)result->wall_ms,
+            (long long)result->descendants_killed, result->error);
     state->exit_code = result->exit_code < 0 ? 1 : result->exit_code;
     mandor_close(state->mandor, NULL, NULL);
 }
 
 int main(int argc, char **argv)
 {
-    static const struct mandor_callbacks callbacks = { .on_started = on_started, .on_output = on_output, .on_ended = on_ended };
+    static const struct mandor_callbacks callbacks = { .on_started = on_started,
+                                                       .on_output = on_output,
+                                                       .on_ended = on_ended };
     struct state state = { .exit_code = 1 };
     struct mandor_err err;
 
     if (argc != 2) {
-        fprintf(stderr, "usage: %s JOB, for example '{\"exec\": [\"echo\", \"hello\"], \"timeout\": \"5s\"}'\n", argv[0]);
+        fprintf(
+            stderr,
+            "usage: %s JOB, for example '{\"exec\": [\"echo\", \"hello\"], \"timeout\": \"5s\"}'\n",
+            argv[0]);
         return 2;
     }
     if (mandor_new(uv_default_loop(), NULL, NULL, &state.mandor, &err) < 0 ||

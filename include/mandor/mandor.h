@@ -42,15 +42,16 @@ enum mandor_stream { MANDOR_STDOUT = 1, MANDOR_STDERR = 2 };
 
 /* How it ended.  All text lives until the callback returns. */
 struct mandor_result {
-    const char *cause;    /* "exit", "signal", "timeout", "idle_timeout", "cancelled", "oom", "limit", "spawn", "sink", "protocol" */
-    int exit_code;        /* -1 unless the leader exited by itself */
-    int signal;           /* 0 unless a signal ended the leader */
+    const char *
+        cause; /* "exit", "signal", "timeout", "idle_timeout", "cancelled", "oom", "limit", "spawn", "sink", "protocol" */
+    int exit_code;           /* -1 unless the leader exited by itself */
+    int signal;              /* 0 unless a signal ended the leader */
     int core_dumped, forced; /* forced: SIGKILL was needed after the grace period */
     int64_t user_ms, system_ms, wall_ms, max_rss_bytes;
     int64_t descendants_killed; /* processes that the leader had left behind */
     int64_t stdout_bytes, stderr_bytes;
-    const char *error;    /* one sentence, "" after exit 0 */
-    const char *result;   /* JSON that the program wrote as {"result": …} to descriptor 3, or NULL */
+    const char *error;  /* one sentence, "" after exit 0 */
+    const char *result; /* JSON that the program wrote as {"result": …} to descriptor 3, or NULL */
 };
 
 struct mandor_callbacks {
@@ -59,7 +60,8 @@ struct mandor_callbacks {
     /* The filter: bytes of one stream, in order, exactly as they were written.  They are yours during the call only.  No more come on
      * this stream until you have returned, and after mandor_pause() until mandor_resume(): then the pipe fills and the kernel
      * blocks the program, and memory stays bounded.  NULL: output goes where the job's "stdout" and "stderr" say, else to null: */
-    void (*on_output)(struct mandor_process *process, enum mandor_stream stream, const void *bytes, size_t len, void *arg);
+    void (*on_output)(struct mandor_process *process, enum mandor_stream stream, const void *bytes,
+                      size_t len, void *arg);
     /* {"progress": …} on descriptor 3, as JSON text.  May be NULL. */
     void (*on_progress)(struct mandor_process *process, const char *json, void *arg);
     /* The sentinel: leader reaped, nothing of the tree alive, streams ended.  Once, also when it could not be started (cause
@@ -70,8 +72,8 @@ struct mandor_callbacks {
 /* Make a context on loop (borrowed; it must outlive the context).
  * name: stands in cgroup names, unique on this machine; NULL makes one.  scratch_dir: where fresh directories of programs are made, created when absent; NULL:
  * below $TMPDIR.  Returns 0, or -errno with *err (NULL allowed). */
-MANDOR_EXPORT int mandor_new(uv_loop_t *loop, const char *name, const char *scratch_dir, struct mandor **ret,
-                             struct mandor_err *err);
+MANDOR_EXPORT int mandor_new(uv_loop_t *loop, const char *name, const char *scratch_dir,
+                             struct mandor **ret, struct mandor_err *err);
 
 /* Ends the context: no process may be left.  on_closed (NULL allowed) is the last callback; the context is freed by then. */
 MANDOR_EXPORT void mandor_close(struct mandor *mandor, void (*on_closed)(void *arg), void *arg);
@@ -83,7 +85,8 @@ MANDOR_EXPORT const char *mandor_containment(const struct mandor *mandor);
  * idle_timeout, kill_after, limits, …; what only means something in a queue is ignored.
  * callbacks: copied; on_ended must be there.  ret: may be NULL; valid until on_ended returns.
  * Returns 0 (on_ended will come), or -EINVAL with *err naming what is wrong in the job, -ENOSYS (a pool or python job) or another -errno. */
-MANDOR_EXPORT int mandor_spawn(struct mandor *mandor, const char *job, const struct mandor_callbacks *callbacks, void *arg,
+MANDOR_EXPORT int mandor_spawn(struct mandor *mandor, const char *job,
+                               const struct mandor_callbacks *callbacks, void *arg,
                                struct mandor_process **ret, struct mandor_err *err);
 
 /* End the tree: SIGTERM to each process, SIGKILL when grace_ms (0 = at once, -1 = the job's kill_after) are over.  on_ended follows, with cause "cancelled". */

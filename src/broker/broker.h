@@ -31,18 +31,18 @@ enum broker_op {
     BROKER_BEGIN_SETTLE, /* worker: is the token still mine?  extends the lease */
     BROKER_SETTLE,       /* worker: write the end of an attempt, fenced */
     BROKER_GIVE_BACK,    /* worker: leased, never started: back as if nothing happened */
-    BROKER_PHASE,        /* worker: note phase and containment of an attempt (what a successor must empty) */
-    BROKER_RECOVER,      /* worker: due delays → waiting, jobs of dead workers → put through their verdict, retention */
-    BROKER_REGISTER,     /* worker: announce name, liveness lock, base containment, queues */
+    BROKER_PHASE, /* worker: note phase and containment of an attempt (what a successor must empty) */
+    BROKER_RECOVER, /* worker: due delays → waiting, jobs of dead workers → put through their verdict, retention */
+    BROKER_REGISTER, /* worker: announce name, liveness lock, base containment, queues */
     BROKER_UNREGISTER,
-    BROKER_SHOW,         /* client: one record */
-    BROKER_LIST,         /* client: records, paged */
-    BROKER_OUTPUT,       /* client: inline output of an attempt */
+    BROKER_SHOW,   /* client: one record */
+    BROKER_LIST,   /* client: records, paged */
+    BROKER_OUTPUT, /* client: inline output of an attempt */
     BROKER_CANCEL,
     BROKER_RETRY,
     BROKER_REMOVE,
-    BROKER_PAUSE,        /* pause or resume a queue */
-    BROKER_STATS,        /* counts by queue and state, workers */
+    BROKER_PAUSE, /* pause or resume a queue */
+    BROKER_STATS, /* counts by queue and state, workers */
     BROKER_OPS
 };
 
@@ -51,7 +51,8 @@ struct lease {
     char *id;        /* malloc'ed */
     char *queue;     /* malloc'ed */
     char *spec_text; /* malloc'ed JSON */
-    int64_t attempt; /* the token once BROKER_START is done; before that the number of starts so far */
+    int64_t
+        attempt; /* the token once BROKER_START is done; before that the number of starts so far */
     int64_t attempts_used, put_backs;
     int64_t created_ms; /* wall clock */
 };
@@ -70,7 +71,7 @@ struct broker_req {
             struct broker_added {
                 char id[64];
                 bool existing; /* the unique key was taken: id is the other job's */
-            } *added;          /* room for count, the caller's */
+            } * added;         /* room for count, the caller's */
             bool served;       /* out: a live worker serves (all of) these queues */
         } add;
         struct {
@@ -79,24 +80,28 @@ struct broker_req {
             const struct lease_queue {
                 const char *name;
                 size_t max;
-            } *queues;
+            } * queues;
             size_t queue_count;   /* 0 = all queues that the broker has */
             struct lease *leases; /* out: room for want, the caller's; each ended by lease_done() */
             size_t count;         /* out */
-            int64_t next_due_ms;  /* out: ms until the next delayed job of these queues is due; -1 = none */
-            bool drained;         /* out: no job of these unpaused queues is waiting, active (anywhere) or due for retry */
+            int64_t
+                next_due_ms; /* out: ms until the next delayed job of these queues is due; -1 = none */
+            bool
+                drained; /* out: no job of these unpaused queues is waiting, active (anywhere) or due for retry */
         } lease;
         struct {
             const char *id;
             int64_t attempt; /* in: as leased; out: the token of this start */
-            int64_t attempts; /* in: how many it may have, its queue's default included; 0 = as it was added */
-            bool cancelled;  /* out: cancel was asked for before the start: do not run, settle as cancelled */
+            int64_t
+                attempts; /* in: how many it may have, its queue's default included; 0 = as it was added */
+            bool
+                cancelled; /* out: cancel was asked for before the start: do not run, settle as cancelled */
         } start;
         struct {
             const struct lease_ref {
                 const char *id;
                 int64_t attempt;
-            } *refs; /* everything that this worker holds */
+            } * refs; /* everything that this worker holds */
             size_t count;
             unsigned char *flags; /* out, room for count: RENEW_LOST, RENEW_CANCEL */
         } renew;
@@ -106,14 +111,14 @@ struct broker_req {
         } begin_settle;
         struct {
             const char *id, *queue;
-            int64_t attempt;        /* -ESTALE: refused, nothing was written */
+            int64_t attempt; /* -ESTALE: refused, nothing was written */
             struct retry_plan plan;
-            const json_t *attempt_json; /* borrowed until done */
+            const json_t *attempt_json;      /* borrowed until done */
             int64_t started_ms, finished_ms; /* wall clock */
-            const void *out, *errout;   /* inline output of auto: sinks, borrowed; NULL = none */
+            const void *out, *errout; /* inline output of auto: sinks, borrowed; NULL = none */
             size_t out_len, errout_len;
-            int64_t keep_ms;            /* retention of this state on this queue; 0 = for ever */
-            int64_t keep_count;         /* 0 = no bound */
+            int64_t keep_ms;    /* retention of this state on this queue; 0 = for ever */
+            int64_t keep_count; /* 0 = no bound */
         } settle;
         struct {
             const struct lease_ref *refs;
@@ -155,12 +160,12 @@ struct broker_req {
             bool want_stderr;
             char *bytes; /* out: malloc'ed; NULL when nothing is stored inline */
             size_t len;
-            char *path;          /* out: malloc'ed file path when the output is in a file; else NULL */
+            char *path; /* out: malloc'ed file path when the output is in a file; else NULL */
             int64_t attempt_out; /* out: which attempt */
             bool active;         /* out: that attempt is running now; worker names who */
             char worker[64];
         } output;
-        struct { /* cancel, retry, remove: by id, or by state of a queue */
+        struct {               /* cancel, retry, remove: by id, or by state of a queue */
             const char *id;    /* NULL: all of `state` (and queue) */
             const char *queue; /* NULL = all */
             int state;         /* enum job_state */
@@ -172,13 +177,14 @@ struct broker_req {
             bool paused;
         } pause;
         struct {
-            json_t *stats; /* out: {"queues": {NAME: {waiting, delayed, active, completed, failed, cancelled, paused, oldest_waiting_ms}}, "workers": […]} */
+            json_t *
+                stats; /* out: {"queues": {NAME: {waiting, delayed, active, completed, failed, cancelled, paused, oldest_waiting_ms}}, "workers": […]} */
         } stats;
     };
     struct list node; /* the broker's */
     int64_t submitted_ns;
 };
-#define RENEW_LOST 1
+#define RENEW_LOST   1
 #define RENEW_CANCEL 2
 
 /* Open the broker that url names ("sqlite:PATH").

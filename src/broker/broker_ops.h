@@ -6,10 +6,13 @@
 
 struct broker_ops {
     const char *scheme; /* "sqlite" */
-    size_t state_size;  /* bytes of private state behind broker_state(); zeroed and freed by the core */
-    int (*prepare)(const char *url, char **ret_data_dir, struct mandor_err *err); /* broker_prepare() */
+    size_t
+        state_size; /* bytes of private state behind broker_state(); zeroed and freed by the core */
+    int (*prepare)(const char *url, char **ret_data_dir,
+                   struct mandor_err *err); /* broker_prepare() */
     int (*open)(struct broker *broker, const char *url, struct mandor_err *err);
-    void (*submit)(struct broker *broker, struct broker_req *req); /* answers with broker_answer() */
+    void (*submit)(struct broker *broker,
+                   struct broker_req *req); /* answers with broker_answer() */
     int (*listen)(struct broker *broker, const char *name, struct mandor_err *err);
     void (*close)(struct broker *broker); /* ends with broker_closed() */
 };

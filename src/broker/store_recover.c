@@ -18,9 +18,9 @@
 #include "base/json.h"
 #include "broker/store.h"
 
-#define RECOVER_ROWS  200 /* jobs put through their verdict in one transaction */
-#define RECOVER_FILES 64  /* output directories removed in one round */
-#define RECOVER_TRACES 32 /* a look for traces in the first round and in every so many */
+#define RECOVER_ROWS   200 /* jobs put through their verdict in one transaction */
+#define RECOVER_FILES  64  /* output directories removed in one round */
+#define RECOVER_TRACES 32  /* a look for traces in the first round and in every so many */
 
 /* ---- due delays ---- */
 

@@ -29,7 +29,8 @@ void turnstile_done(struct turnstile *turnstile);
 /* Wait for the turn.  Blocks.  0, -ETIMEDOUT (somebody has held it for 10 s: stopped, or hung on its disk) or flock's -errno. */
 MUST_CHECK int turnstile_enter(struct turnstile *turnstile);
 /* Fill err for a turn that could not be had, naming who holds it.  Returns -errno. */
-int turnstile_complain(const struct turnstile *turnstile, const char *db_path, int error, struct mandor_err *err);
+int turnstile_complain(const struct turnstile *turnstile, const char *db_path, int error,
+                       struct mandor_err *err);
 extern int64_t turnstile_test_patience_ms;
 void turnstile_leave(struct turnstile *turnstile);
 

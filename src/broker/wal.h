@@ -39,7 +39,8 @@ struct wal {
     char *db_path, *path;
     int fd; /* of the log; -1 until the first sync */
     bool suspect;
-    sqlite3 *db; /* for checkpoints, without a busy timeout: nobody waits with the turn in hand; NULL until the first */
+    sqlite3 *
+        db; /* for checkpoints, without a busy timeout: nobody waits with the turn in hand; NULL until the first */
     struct turnstile turnstile;
     int64_t warn_bytes; /* the next length that is worth a warning */
 };

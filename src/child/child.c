@@ -122,7 +122,8 @@ int child_start(struct nursery *nursery, const struct child_launch *launch,
     nursery->alive++;
     int r = borrow(child);
     if (nursery->guard_lost) /* the end has begun: nothing may be born into it */
-        child_refuse(child, STAGE_NONE, -ECANCELED, "the guard is lost, nothing is started any more");
+        child_refuse(child, STAGE_NONE, -ECANCELED,
+                     "the guard is lost, nothing is started any more");
     else if (r < 0)
         child_refuse(child, STAGE_PREPARE, r, "duplicate the descriptors for the job");
     else
@@ -280,7 +281,8 @@ void child_reap(struct child *child)
 
     kin_forget(&child->nursery->kinship, child->kin.pid);
     freeze_verdict(child, &info, &usage);
-    if (child->exit_watched) /* with its descriptor: later it would take another one of that number out of epoll */
+    if (child
+            ->exit_watched) /* with its descriptor: later it would take another one of that number out of epoll */
         uv_close((uv_handle_t *)&child->exit_watch, watch_closed);
     child->exit_watched = false;
     (void)close(child->pidfd);
@@ -343,7 +345,8 @@ void child_launched(struct lane_task *task)
     child->pipes = (struct child_pipes){ -1, -1, -1, -1 };
     child->events->on_spawned(child, child->kin.pid, &pipes, child->arg);
     if (child_unwatched(child)) {
-        log_error("child %s: process %d cannot be watched, killing it", child->label, child->kin.pid);
+        log_error("child %s: process %d cannot be watched, killing it", child->label,
+                  child->kin.pid);
         child_stop(child, CAUSE_SPAWN, 0);
     }
     child_pulse(child); /* a stop may have been asked for meanwhile */
@@ -386,7 +389,8 @@ void child_suspend(struct child *child, bool on)
 {
     OBJ_CHECK(child, CHILD_MAGIC);
     if (child->state == CHILD_RUNNING)
-        (void)kill(-child->kin.pid, on ? SIGSTOP : SIGCONT); /* unreaped, so the group is still its own */
+        (void)kill(-child->kin.pid,
+                   on ? SIGSTOP : SIGCONT); /* unreaped, so the group is still its own */
 }
 
 /* ---- queries ---- */

@@ -30,7 +30,7 @@ struct child_launch {
     bool no_new_privs;
     bool want_stdin; /* a pipe; otherwise /dev/null, or inherit_stdin */
     bool inherit_stdin;
-    bool want_channel;                   /* fd 3, job → mandor */
+    bool want_channel; /* fd 3, job → mandor */
     int channel_fd; /* > 0: this socket is fd 3 instead (borrowed, dup'ed before on_spawned); 0 = none */
     bool inherit_stdout, inherit_stderr; /* no pipe: the caller's own descriptor */
     int stdout_fd,

@@ -154,7 +154,8 @@ bool child_unwatched(const struct child *child);
 /* It is not started: on_exited with this reason follows from the loop's turn. */
 void child_refuse(struct child *child, enum spawn_stage stage, int error, const char *why);
 void child_tell_empty(struct child *child);
-void child_unwatch_oom(struct child *child); /* before the slot, whose descriptor it is, is given back */
+void child_unwatch_oom(
+    struct child *child); /* before the slot, whose descriptor it is, is given back */
 
 /* stop.c */
 void child_pulse(struct child *child); /* do what is due now; safe whenever something has changed */

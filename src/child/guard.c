@@ -147,7 +147,8 @@ static void empty_bases(struct guard *guard)
 _Noreturn static void guard_main(struct guard *guard)
 {
     (void)prctl(PR_SET_NAME, "mandor-guard", 0, 0, 0);
-    (void)signal(SIGPIPE, SIG_IGN); /* nobody may read our stderr any more: no reason to leave jobs behind */
+    (void)signal(SIGPIPE,
+                 SIG_IGN); /* nobody may read our stderr any more: no reason to leave jobs behind */
     watch_worker(guard);
     /* Orphans first: they can still write; then the cgroups, whose members may be children of ours now. */
     empty_bases(guard);

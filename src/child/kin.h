@@ -16,13 +16,13 @@
 #include "base/macro.h"
 
 enum kin_kind {
-    KIN_NONE,    /* an orphan */
+    KIN_NONE, /* an orphan */
     KIN_NEWBORN, /* perhaps one that is not registered yet: ask again after the spawner's next answer */
     KIN_CHILD,
     KIN_KEEPER,
 };
 
-struct kin { /* embedded in struct child and struct keeper */
+struct kin {            /* embedded in struct child and struct keeper */
     enum kin_kind kind; /* KIN_CHILD or KIN_KEEPER */
     pid_t pid;
 };

@@ -46,7 +46,7 @@ struct yard {
     char limit_base[SLOT_LIMITS][CGROUP_PATH_MAX];
     int own_pidns; /* /proc/self/ns/pid, or -1 */
     pthread_mutex_t lock;
-    struct list idle;            /* under lock, as is its length */
+    struct list idle; /* under lock, as is its length */
     size_t idle_count;
     _Atomic int64_t next;        /* number of the next slot */
     _Atomic int64_t group_alive; /* attempts in the group rung */

@@ -18,7 +18,7 @@ struct sweep_list {
     struct sweep_member {
         pid_t pid;
         uint64_t start_ticks;
-    } *member;
+    } * member;
     size_t count, cap;
 };
 
@@ -28,7 +28,8 @@ struct sweep_target {
     pid_t leader;                    /* 0 once it is reaped */
     pid_t session;                   /* the leader's own */
     char *mark;                      /* "TMPDIR=/…/1.2.tmp" */
-    bool subreaper; /* orphans come to us; otherwise all of /proc is searched for session and mark */
+    bool
+        subreaper; /* orphans come to us; otherwise all of /proc is searched for session and mark */
     struct sweep_list seen; /* members of earlier walks, with sessions of theirs */
     struct proc_pids sessions;
 };

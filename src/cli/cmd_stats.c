@@ -124,9 +124,7 @@ static int add_running(struct table *table, const json_t *worker, const json_t *
     int64_t started_ms = number_of(job, "started_ms");
     char time[UNITS_TEXT_SIZE], out[UNITS_TEXT_SIZE], err[UNITS_TEXT_SIZE];
     const json_t *progress = json_object_get(job, "progress");
-    char *said = progress != NULL && !json_is_null(progress)
-                     ? json_text(progress)
-                     : strdup("");
+    char *said = progress != NULL && !json_is_null(progress) ? json_text(progress) : strdup("");
 
     if (said == NULL)
         return -ENOMEM;
@@ -201,7 +199,9 @@ static int print_top(const json_t *stats)
 
 static enum out_style style_of(const char *state)
 {
-    return str_eq(state, "ready") ? STYLE_PLAIN : str_eq(state, "failing") ? STYLE_RED : STYLE_YELLOW;
+    return str_eq(state, "ready")     ? STYLE_PLAIN
+           : str_eq(state, "failing") ? STYLE_RED
+                                      : STYLE_YELLOW;
 }
 
 static size_t count_ready(const json_t *pool)
@@ -222,7 +222,8 @@ static void add_pool(struct table *table, const json_t *worker, const json_t *po
 
     table_cell(table, STYLE_PLAIN, "%s", text_of(pool, "name"));
     table_cell(table, style_of(state), "%s", state);
-    table_cell(table, STYLE_PLAIN, "%zu/%" JSON_INTEGER_FORMAT, count_ready(pool), number_of(size, "max"));
+    table_cell(table, STYLE_PLAIN, "%zu/%" JSON_INTEGER_FORMAT, count_ready(pool),
+               number_of(size, "max"));
     table_number(table, number_of(pool, "busy"));
     table_number(table, number_of(pool, "waiting"));
     table_number(table, number_of(pool, "jobs"));
@@ -236,8 +237,9 @@ static void add_pool(struct table *table, const json_t *worker, const json_t *po
 
 static int print_pools(const json_t *stats)
 {
-    static const char *const titles[] = { "POOL",     "STATE", "READY",  "BUSY",   "WAITING", "JOBS",
-                                          "RECYCLED", "DIED",  "FAILED", "MEMORY", "WORKER",  "LAST ERROR" };
+    static const char *const titles[] = { "POOL",    "STATE",  "READY",    "BUSY",
+                                          "WAITING", "JOBS",   "RECYCLED", "DIED",
+                                          "FAILED",  "MEMORY", "WORKER",   "LAST ERROR" };
     SCOPED(table_free) struct table *table = table_new(titles, ARRAY_LEN(titles));
     size_t i, j, count = 0;
     json_t *worker, *pool;
@@ -309,7 +311,8 @@ static json_t *only_pools(const struct snapshots *snapshots)
     size_t i;
 
     json_array_foreach(live, i, worker)
-        (void)json_array_append_new(list, json_pack("{s:O, s:O?}", "worker", json_object_get(worker, "worker"), "pools",
+        (void)json_array_append_new(list, json_pack("{s:O, s:O?}", "worker",
+                                                    json_object_get(worker, "worker"), "pools",
                                                     json_object_get(worker, "pools")));
     return list;
 }

@@ -31,7 +31,7 @@ struct config {
     size_t queue_count; /* 0 = serve what the broker has */
     struct pool_options *pools;
     size_t pool_count;
-    char **env_pass;    /* names, NULL-terminated; never NULL */
+    char **env_pass; /* names, NULL-terminated; never NULL */
 };
 
 /* Read `path`, or when NULL the first of $MANDOR_CONFIG, $XDG_CONFIG_HOME/mandor/mandor.yaml (~/.config),

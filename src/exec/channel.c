@@ -133,7 +133,8 @@ int channel_new(uv_loop_t *loop, int adopt_fd, const struct channel_events *even
 
     if (channel == NULL)
         goto fail_fd;
-    *channel = (struct channel){ .magic = CHANNEL_MAGIC, .fd = adopt_fd, .events = *events, .arg = arg };
+    *channel =
+        (struct channel){ .magic = CHANNEL_MAGIC, .fd = adopt_fd, .events = *events, .arg = arg };
     if (fcntl(adopt_fd, F_SETFL, O_NONBLOCK) < 0) {
         r = -errno;
         goto fail;

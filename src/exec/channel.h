@@ -39,8 +39,8 @@ void channel_parse_end(struct channel_parser *parser,
 struct channel;
 
 /* adopt_fd: the read end, consumed whatever the result.  Returns 0, -ENOMEM or what uv says. */
-MUST_CHECK int channel_new(uv_loop_t *loop, int adopt_fd, const struct channel_events *events, void *arg,
-                           struct channel **ret);
+MUST_CHECK int channel_new(uv_loop_t *loop, int adopt_fd, const struct channel_events *events,
+                           void *arg, struct channel **ret);
 /* The containment is empty: read what is there, then on_ended. */
 void channel_finish(struct channel *channel);
 int64_t channel_skipped(const struct channel *channel);

@@ -36,8 +36,8 @@ struct process {
     struct feeder *feeder;
     struct channel *channel;
     struct watchdog watchdog;
-    unsigned waiting;     /* gates that are still shut */
-    unsigned closing;     /* handles that are still open, at the end */
+    unsigned waiting; /* gates that are still shut */
+    unsigned closing; /* handles that are still open, at the end */
     bool exited, draining, ended;
     struct verdict verdict;
     char why[200]; /* why mandor stopped it, for the record */
@@ -112,7 +112,8 @@ static void on_stream_ended(struct execution *execution, struct job_stream *stre
     struct process *process = state_of(execution);
 
     if (stream->result < 0)
-        child_stop(process->child, process->streams.cause, execution_request(execution)->spec->kill_after_ms);
+        child_stop(process->child, process->streams.cause,
+                   execution_request(execution)->spec->kill_after_ms);
     open_gate(execution, gate_of(stream) | drain_gate_of(stream));
 }
 
@@ -160,7 +161,8 @@ static void stop(struct execution *execution, enum cause cause, int64_t grace_ms
     struct process *process = state_of(execution);
 
     if (why != NULL && process->why[0] == '\0')
-        (void)snprintf(process->why, sizeof process->why, "%.*s", (int)sizeof process->why - 1, why);
+        (void)snprintf(process->why, sizeof process->why, "%.*s", (int)sizeof process->why - 1,
+                       why);
     child_stop(process->child, cause, grace_ms);
     if (!process->ended)
         phase(execution, "stopping");
@@ -198,12 +200,13 @@ static void adopt(struct job_stream *stream, int fd)
 
 static void start_channel(struct execution *execution, int fd)
 {
-    static const struct channel_events events = {
-        .on_value = on_value, .on_activity = on_channel_activity, .on_ended = on_channel_ended
-    };
+    static const struct channel_events events = { .on_value = on_value,
+                                                  .on_activity = on_channel_activity,
+                                                  .on_ended = on_channel_ended };
     struct process *process = state_of(execution);
 
-    if (channel_new(execution_request(execution)->env->loop, fd, &events, execution, &process->channel) < 0)
+    if (channel_new(execution_request(execution)->env->loop, fd, &events, execution,
+                    &process->channel) < 0)
         process->waiting &= ~(unsigned)GATE_CHANNEL; /* the job runs on without being heard */
 }
 
@@ -260,7 +263,8 @@ static void on_exited(struct child *child, const struct verdict *verdict, void *
                        verdict->forced ? " (killed after the grace period)" : "");
     watchdog_stop(&process->watchdog);
     free_vectors(process);
-    if ((process->waiting & GATES_DRAIN) == 0) { /* it never ran, or both streams have failed already */
+    if ((process->waiting & GATES_DRAIN) ==
+        0) { /* it never ran, or both streams have failed already */
         child_empty(child);
         return;
     }
@@ -359,7 +363,8 @@ static int make_argv(struct process *process, const struct spec *spec)
 /* A file name for directories and logs, whatever characters a broker's ids have. */
 static void make_label(struct process *process, const struct execution_request *request)
 {
-    (void)snprintf(process->label, sizeof process->label, "%.100s.%" PRId64, request->id, request->attempt);
+    (void)snprintf(process->label, sizeof process->label, "%.100s.%" PRId64, request->id,
+                   request->attempt);
     for (char *p = process->label; *p != '\0'; p++)
         if (*p == '/' || (unsigned char)*p < ' ')
             *p = '_';
@@ -367,9 +372,10 @@ static void make_label(struct process *process, const struct execution_request *
 
 static int launch(struct execution *execution)
 {
-    static const struct child_events events = {
-        .on_spawned = on_spawned, .on_exited = on_exited, .on_empty = on_empty, .on_kill_pending = on_kill_pending
-    };
+    static const struct child_events events = { .on_spawned = on_spawned,
+                                                .on_exited = on_exited,
+                                                .on_empty = on_empty,
+                                                .on_kill_pending = on_kill_pending };
     const struct execution_request *request = execution_request(execution);
     struct process *process = state_of(execution);
     const struct spec *spec = request->spec;
@@ -426,7 +432,8 @@ static void suspend(struct execution *execution, bool on)
     child_suspend(state_of(execution)->child, on);
 }
 
-static void sink_ready(struct execution *execution, struct sink *sink, int result, const struct mandor_err *err)
+static void sink_ready(struct execution *execution, struct sink *sink, int result,
+                       const struct mandor_err *err)
 {
     struct process *process = state_of(execution);
     const struct execution_request *request = execution_request(execution);

@@ -27,7 +27,8 @@ struct executor_env {
     struct nursery *nursery;
     struct filter_pool *filters;
     struct pools *pools; /* warm pools; NULL = none here */
-    char *const *env_pass; /* "NAME=value" of the worker that every job gets (PATH HOME USER LANG LC_* TZ env_pass); NULL-terminated */
+    char *const *
+        env_pass; /* "NAME=value" of the worker that every job gets (PATH HOME USER LANG LC_* TZ env_pass); NULL-terminated */
 };
 
 struct execution_request {
@@ -35,8 +36,8 @@ struct execution_request {
     const struct spec *spec; /* borrowed until execution_close() */
     const char *id, *queue;
     int64_t attempt;
-    struct sink *out, *err;  /* borrowed; may still be opening: tell by execution_sink_ready() */
-    bool inherit_stdin;      /* run: unless the job has a stdin of its own */
+    struct sink *out, *err; /* borrowed; may still be opening: tell by execution_sink_ready() */
+    bool inherit_stdin;     /* run: unless the job has a stdin of its own */
 };
 
 struct execution_events {
@@ -48,22 +49,25 @@ struct execution_events {
 };
 
 /* Pick the executor for spec->kind and start.  0, -ENOSYS (that kind is not built in), -ENOMEM, -EINVAL. */
-MUST_CHECK int executor_start(const struct execution_request *request, const struct execution_events *events,
-                              void *arg, struct execution **ret, struct mandor_err *err);
+MUST_CHECK int executor_start(const struct execution_request *request,
+                              const struct execution_events *events, void *arg,
+                              struct execution **ret, struct mandor_err *err);
 
 /* End it: cause wins over what follows.  grace_ms < 0 takes the job's kill_after.  Timeouts of the spec are the executor's own
  * affair; this is for cancel, shutdown, lost lease and sink failures. */
-void execution_stop(struct execution *execution, enum cause cause, int64_t grace_ms, const char *why);
+void execution_stop(struct execution *execution, enum cause cause, int64_t grace_ms,
+                    const char *why);
 /* Stop or continue what runs, for a terminal's ^Z.  Executors whose jobs share a process do nothing. */
 void execution_suspend(struct execution *execution, bool on);
 /* A sink of the request has opened, or failed to (result < 0: the attempt ends with cause sink). */
-void execution_sink_ready(struct execution *execution, struct sink *sink, int result, const struct mandor_err *err);
+void execution_sink_ready(struct execution *execution, struct sink *sink, int result,
+                          const struct mandor_err *err);
 
 /* Live views, valid until execution_close(). */
 struct filter *execution_filter(struct execution *execution, bool want_stderr); /* or NULL */
 /* 0, or -errno of the first failure of that stream: its sink must not be committed when it is the sink's. */
 int execution_stream_result(const struct execution *execution, bool want_stderr);
-const json_t *execution_result(const struct execution *execution);   /* fd 3 {"result": …}, or NULL */
+const json_t *execution_result(const struct execution *execution); /* fd 3 {"result": …}, or NULL */
 const json_t *execution_progress(const struct execution *execution); /* the last one, or NULL */
 json_t *execution_limits_enforced(const struct execution *execution);
 const char *execution_containment(const struct execution *execution);

@@ -11,7 +11,8 @@ struct executor_ops {
     int (*start)(struct execution *execution, struct mandor_err *err);
     void (*stop)(struct execution *execution, enum cause cause, int64_t grace_ms, const char *why);
     void (*suspend)(struct execution *execution, bool on); /* NULL = not offered */
-    void (*sink_ready)(struct execution *execution, struct sink *sink, int result, const struct mandor_err *err);
+    void (*sink_ready)(struct execution *execution, struct sink *sink, int result,
+                       const struct mandor_err *err);
     struct filter *(*filter)(struct execution *execution, bool want_stderr);
     int (*stream_result)(const struct execution *execution, bool want_stderr);
     const json_t *(*result)(const struct execution *execution);

@@ -48,7 +48,8 @@ int executor_start(const struct execution_request *request, const struct executi
     return 0;
 }
 
-void execution_stop(struct execution *execution, enum cause cause, int64_t grace_ms, const char *why)
+void execution_stop(struct execution *execution, enum cause cause, int64_t grace_ms,
+                    const char *why)
 {
     OBJ_CHECK(execution, EXECUTION_MAGIC);
     if (grace_ms < 0)

@@ -13,12 +13,14 @@ static void on_opened(void *arg, int result, const struct mandor_err *err)
         execution_sink_ready(output->outputs->execution, output->sink, result, err);
 }
 
-static int open_one(struct output *output, uv_loop_t *loop, const struct outputs_place *place, struct mandor_err *err)
+static int open_one(struct output *output, uv_loop_t *loop, const struct outputs_place *place,
+                    struct mandor_err *err)
 {
     const struct spec *spec = output->outputs->spec;
     const char *stream = output->is_stderr ? "stderr" : "stdout";
     const struct spec_str *url = output->is_stderr ? &spec->stderr_sink : &spec->stdout_sink;
-    SCOPED_FREE char *expanded = spec_expand(url->bytes, place->id, place->queue, place->attempt, stream, err);
+    SCOPED_FREE char *expanded =
+        spec_expand(url->bytes, place->id, place->queue, place->attempt, stream, err);
     struct sink_target target = {
         .url = expanded,
         .job_id = place->id,
@@ -30,7 +32,8 @@ static int open_one(struct output *output, uv_loop_t *loop, const struct outputs
     };
 
     if (place->open != NULL)
-        return place->open(place->open_arg, output->is_stderr, on_opened, output, &output->sink, err);
+        return place->open(place->open_arg, output->is_stderr, on_opened, output, &output->sink,
+                           err);
     if (expanded == NULL)
         return err->code;
     return sink_open(loop, &target, on_opened, output, &output->sink, err);
@@ -58,19 +61,24 @@ static bool commits(const struct output *output, const struct verdict *verdict)
 {
     const struct outputs *outputs = output->outputs;
 
-    if (output->sink == NULL || !output->opened) /* an attempt that never ran has none: cancelled before its start */
+    if (output->sink == NULL ||
+        !output->opened) /* an attempt that never ran has none: cancelled before its start */
         return false;
 
     enum outcome outcome = verdict_outcome(verdict, outputs->spec);
-    int failed = outputs->execution != NULL ? execution_stream_result(outputs->execution, output->is_stderr) : 0;
+    int failed = outputs->execution != NULL
+                     ? execution_stream_result(outputs->execution, output->is_stderr)
+                     : 0;
 
     if (outcome == OUTCOME_NOTHING)
         return false;
-    if (failed < 0 && failed != -EPROTO && failed != -EFBIG) /* the sink itself, not what the job wrote */
+    if (failed < 0 && failed != -EPROTO &&
+        failed != -EFBIG) /* the sink itself, not what the job wrote */
         return false;
     if (outcome == OUTCOME_COMPLETED || outputs->spec->commit == COMMIT_ALWAYS)
         return true;
-    return outputs->spec->commit == COMMIT_DEFAULT && (output->is_stderr || sink_commits_always(output->sink));
+    return outputs->spec->commit == COMMIT_DEFAULT &&
+           (output->is_stderr || sink_commits_always(output->sink));
 }
 
 bool outputs_publish(const struct outputs *outputs, const struct verdict *verdict)
@@ -119,7 +127,8 @@ static void on_one_ended(void *arg, int result, const struct mandor_err *err)
         outputs->on_ended(outputs->arg);
 }
 
-void outputs_end(struct outputs *outputs, struct verdict *verdict, void (*on_ended)(void *arg), void *arg)
+void outputs_end(struct outputs *outputs, struct verdict *verdict, void (*on_ended)(void *arg),
+                 void *arg)
 {
     outputs->verdict = verdict;
     outputs->on_ended = on_ended;

@@ -28,8 +28,8 @@ struct outputs_place {
     int64_t attempt;
     const char *data_dir, *journal_dir; /* see struct sink_target; NULL with `run` */
     /* Opens a sink of the owner's own instead of the one that the job names; NULL = by URL. */
-    int (*open)(void *arg, bool is_stderr, sink_done_fn *on_opened, void *opened_arg, struct sink **ret,
-                struct mandor_err *err);
+    int (*open)(void *arg, bool is_stderr, sink_done_fn *on_opened, void *opened_arg,
+                struct sink **ret, struct mandor_err *err);
     void *open_arg;
 };
 
@@ -42,7 +42,8 @@ void outputs_attach(struct outputs *outputs, struct execution *execution);
 /* Would ending with this verdict make anything visible outside of the record? */
 bool outputs_publish(const struct outputs *outputs, const struct verdict *verdict);
 /* Commit or abort stderr, then stdout.  A commit that fails turns an exit into cause `sink` in *verdict.  on_ended runs once. */
-void outputs_end(struct outputs *outputs, struct verdict *verdict, void (*on_ended)(void *arg), void *arg);
+void outputs_end(struct outputs *outputs, struct verdict *verdict, void (*on_ended)(void *arg),
+                 void *arg);
 
 /* One stream's part of the record, from filter and sink. */
 void outputs_record(const struct outputs *outputs, bool is_stderr, struct record_stream *ret);

@@ -923,11 +923,13 @@ struct type {
     json_t *(*load)(int row, const void *field);
     bool (*same)(const void *a, const void *b);
     void (*drop)(void *field); /* NULL = holds no memory */
-    int (*copy)(const void *from, void *to); /* of a default that holds memory; NULL = there is none */
+    int (*copy)(const void *from,
+                void *to); /* of a default that holds memory; NULL = there is none */
 };
 
 static const struct type types[] = {
-    [OPT_STRING] = { text_from_text, string_store, string_load, string_same, string_drop, string_copy },
+    [OPT_STRING] = { text_from_text, string_store, string_load, string_same, string_drop,
+                     string_copy },
     [OPT_BYTES] = { bytes_from_text, bytes_store, bytes_load, bytes_same, bytes_drop, bytes_copy },
     [OPT_INT] = { int_from_text, int_store, int_load, int_same, NULL, NULL },
     [OPT_REAL] = { real_from_text, real_store, real_load, real_same, NULL, NULL },
@@ -1011,7 +1013,8 @@ const struct spec *option_defaults(void)
         defaults.magic = SPEC_MAGIC;
         for (int row = 0; row < (int)ARRAY_LEN(rows) && r == 0; row++)
             r = store_default(row, &defaults);
-        atomic_store_explicit(&ready, r == 0, memory_order_release); /* else the next caller tries again */
+        atomic_store_explicit(&ready, r == 0,
+                              memory_order_release); /* else the next caller tries again */
     }
     bool ok = ready;
     (void)pthread_mutex_unlock(&lock);

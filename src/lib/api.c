@@ -9,9 +9,9 @@
 #include "exec/outputs.h"
 #include "lib/sink_caller.h"
 
-#define MANDOR_MAGIC 0x6d6e6472u
+#define MANDOR_MAGIC  0x6d6e6472u
 #define PROCESS_MAGIC 0x6d707263u
-#define BUFFER_MAX ((size_t)128 << 20)
+#define BUFFER_MAX    ((size_t)128 << 20)
 
 struct mandor {
     uint32_t magic;
@@ -79,7 +79,8 @@ static void free_context(struct mandor *mandor)
     free(mandor);
 }
 
-int mandor_new(uv_loop_t *loop, const char *name, const char *scratch_dir, struct mandor **ret, struct mandor_err *err)
+int mandor_new(uv_loop_t *loop, const char *name, const char *scratch_dir, struct mandor **ret,
+               struct mandor_err *err)
 {
     char own_name[64];
     struct mandor *mandor = calloc(1, sizeof *mandor);
@@ -88,7 +89,8 @@ int mandor_new(uv_loop_t *loop, const char *name, const char *scratch_dir, struc
     if (mandor == NULL)
         return err_set(err, -ENOMEM, FAULT_HOST, "start libmandor");
     mandor->magic = MANDOR_MAGIC;
-    (void)snprintf(own_name, sizeof own_name, "lib-%d-%" PRIx64, (int)getpid(), (uint64_t)clock_mono_ns());
+    (void)snprintf(own_name, sizeof own_name, "lib-%d-%" PRIx64, (int)getpid(),
+                   (uint64_t)clock_mono_ns());
     if (name == NULL)
         name = own_name;
     if (scratch_dir == NULL && (r = make_scratch(mandor, err)) < 0)
@@ -100,7 +102,8 @@ int mandor_new(uv_loop_t *loop, const char *name, const char *scratch_dir, struc
         .own_scratch = scratch_dir == NULL,
         .guard_fd = -1,
     };
-    if ((r = env_passed(NULL, &mandor->env_pass)) < 0 || (r = filter_pool_new(loop, BUFFER_MAX, &mandor->filters)) < 0) {
+    if ((r = env_passed(NULL, &mandor->env_pass)) < 0 ||
+        (r = filter_pool_new(loop, BUFFER_MAX, &mandor->filters)) < 0) {
         (void)err_set(err, r, FAULT_HOST, "start libmandor");
         goto fail;
     }
@@ -108,9 +111,10 @@ int mandor_new(uv_loop_t *loop, const char *name, const char *scratch_dir, struc
         filter_pool_close(mandor->filters);
         goto fail;
     }
-    mandor->env = (struct executor_env){
-        .loop = loop, .nursery = mandor->nursery, .filters = mandor->filters, .env_pass = mandor->env_pass
-    };
+    mandor->env = (struct executor_env){ .loop = loop,
+                                         .nursery = mandor->nursery,
+                                         .filters = mandor->filters,
+                                         .env_pass = mandor->env_pass };
     *ret = mandor;
     return 0;
 
@@ -155,8 +159,8 @@ static void on_bytes(struct caller *caller, const void *bytes, size_t len)
     process->callbacks.on_output(process, stream->stream, bytes, len, process->arg);
 }
 
-static int open_own(void *arg, bool is_stderr, sink_done_fn *on_opened, void *opened_arg, struct sink **ret,
-                    struct mandor_err *err)
+static int open_own(void *arg, bool is_stderr, sink_done_fn *on_opened, void *opened_arg,
+                    struct sink **ret, struct mandor_err *err)
 {
     struct mandor_process *process = arg;
     struct process_stream *stream = is_stderr ? &process->err : &process->out;
@@ -164,8 +168,8 @@ static int open_own(void *arg, bool is_stderr, sink_done_fn *on_opened, void *op
     stream->process = process;
     stream->stream = is_stderr ? MANDOR_STDERR : MANDOR_STDOUT;
     stream->caller.on_bytes = on_bytes;
-    return sink_open_caller(process->mandor->env.loop, &stream->caller, is_stderr ? "stderr" : "stdout", on_opened,
-                            opened_arg, ret, err);
+    return sink_open_caller(process->mandor->env.loop, &stream->caller,
+                            is_stderr ? "stderr" : "stdout", on_opened, opened_arg, ret, err);
 }
 
 static struct process_stream *stream_of(struct mandor_process *process, enum mandor_stream stream)
@@ -272,16 +276,17 @@ static int make_spec(const char *text, struct spec **ret, struct mandor_err *err
     if (r < 0)
         return r;
     for (size_t i = 0; json_is_object(job) && i < ARRAY_LEN(streams); i++)
-        if (json_object_get(job, streams[i]) == NULL && json_object_set_new(job, streams[i], json_string("null:")) < 0)
+        if (json_object_get(job, streams[i]) == NULL &&
+            json_object_set_new(job, streams[i], json_string("null:")) < 0)
             return err_set(err, -ENOMEM, FAULT_HOST, "read the job");
     return spec_from_json(job, NULL, ret, err);
 }
 
 static int launch(struct mandor_process *process, struct mandor_err *err)
 {
-    static const struct execution_events events = {
-        .on_running = on_running, .on_progress = on_progress, .on_ended = on_ended
-    };
+    static const struct execution_events events = { .on_running = on_running,
+                                                    .on_progress = on_progress,
+                                                    .on_ended = on_ended };
     struct outputs_place place = {
         .id = process->id,
         .queue = process->spec->queue,
@@ -309,8 +314,8 @@ static int launch(struct mandor_process *process, struct mandor_err *err)
     return r;
 }
 
-int mandor_spawn(struct mandor *mandor, const char *job, const struct mandor_callbacks *callbacks, void *arg,
-                 struct mandor_process **ret, struct mandor_err *err)
+int mandor_spawn(struct mandor *mandor, const char *job, const struct mandor_callbacks *callbacks,
+                 void *arg, struct mandor_process **ret, struct mandor_err *err)
 {
     OBJ_CHECK(mandor, MANDOR_MAGIC);
     if (callbacks == NULL || callbacks->on_ended == NULL)

@@ -73,10 +73,12 @@ const struct sink_ops sink_caller = {
     .done = done,
 };
 
-int sink_open_caller(uv_loop_t *loop, struct caller *caller, const char *stream, sink_done_fn *on_opened, void *arg,
-                     struct sink **ret, struct mandor_err *err)
+int sink_open_caller(uv_loop_t *loop, struct caller *caller, const char *stream,
+                     sink_done_fn *on_opened, void *arg, struct sink **ret, struct mandor_err *err)
 {
-    struct sink_target target = { .url = "caller:", .stream = stream, .context = caller, .inherit_fd = -1 };
+    struct sink_target target = {
+        .url = "caller:", .stream = stream, .context = caller, .inherit_fd = -1
+    };
     return sink_open_with(loop, &sink_caller, &target, "", on_opened, arg, ret, err);
 }
 

@@ -8,7 +8,7 @@
 
 struct proc_stat {
     pid_t pid, ppid, pgid, sid;
-    char state;           /* of the leading thread: R S D T Z … */
+    char state; /* of the leading thread: R S D T Z … */
     int threads;
     uint64_t start_ticks; /* since boot; pid and start together name a process for ever */
 };

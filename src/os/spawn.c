@@ -310,8 +310,10 @@ static long clone_best(uint64_t flags, int cgroup, _Atomic pid_t *newborn,
     }
 
     long pid = clone3_copy(&args, fn, arg);
-    bool refused = pid == -ENOSYS || pid == -EINVAL ||                    /* CLONE_CLEAR_SIGHAND is Linux 5.5 */
-                   (pid == -EPERM && flags == (flags & CLONE_VFORK)); /* a filter, not a namespace that we may not make */
+    bool refused =
+        pid == -ENOSYS || pid == -EINVAL || /* CLONE_CLEAR_SIGHAND is Linux 5.5 */
+        (pid == -EPERM &&
+         flags == (flags & CLONE_VFORK)); /* a filter, not a namespace that we may not make */
     return refused && cgroup < 0 ? clone_old(args.flags, ret_pidfd, fn, arg) : pid;
 }
 

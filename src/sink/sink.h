@@ -20,14 +20,16 @@ struct sink;
 
 /* What a sink is opened for.  All text is borrowed for the call only. */
 struct sink_target {
-    const char *url;      /* expanded: "auto:", "file:/a/b", "null:", "inherit:" */
-    const char *job_id;   /* for names of temporary files */
+    const char *url;    /* expanded: "auto:", "file:/a/b", "null:", "inherit:" */
+    const char *job_id; /* for names of temporary files */
     int64_t attempt;
     const char *stream;   /* "stdout" or "stderr" */
     const char *data_dir; /* where auto: spills: <data_dir>/output/<id>/<attempt>.<stream> */
-    const char *journal_dir; /* open temporary files are noted here, see sink_sweep(); NULL = no journal (run) */
-    void *context;        /* what a sink of the embedding program's own is opened with (sink_open_with()); else NULL */
-    int inherit_fd;       /* inherit: the descriptor to write to (borrowed, never set O_NONBLOCK); else -1 */
+    const char *
+        journal_dir; /* open temporary files are noted here, see sink_sweep(); NULL = no journal (run) */
+    void *
+        context; /* what a sink of the embedding program's own is opened with (sink_open_with()); else NULL */
+    int inherit_fd; /* inherit: the descriptor to write to (borrowed, never set O_NONBLOCK); else -1 */
 };
 
 /* result: 0 or -errno, then *err says why (valid during the call only). */
@@ -72,8 +74,9 @@ void sink_lend(struct sink *sink);
 /* result: 0 or the -errno of a failed write, after which the sink cannot be committed. */
 void sink_spliced(struct sink *sink, int64_t bytes, int result);
 
-const char *sink_kind(const struct sink *sink);  /* "auto", "file", "null", "inherit" */
-const char *sink_target_text(const struct sink *sink); /* final path or URL; NULL when inline or nowhere */
+const char *sink_kind(const struct sink *sink); /* "auto", "file", "null", "inherit" */
+const char *sink_target_text(
+    const struct sink *sink); /* final path or URL; NULL when inline or nowhere */
 /* Does commit publish something outside of the record, so that begin_settle must come before it? */
 bool sink_publishes(const struct sink *sink);
 /* auto: up to SINK_INLINE_MAX bytes kept in memory for the record (borrowed until close).  NULL when spilled or other. */

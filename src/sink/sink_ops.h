@@ -7,22 +7,23 @@
 /* A back end answers each call with sink_answer(), on the loop thread, now or later; the core defers what is too early.
  * After a failed open or write only abort follows; a failed commit cleans up after itself. */
 struct sink_ops {
-    const char *scheme; /* "file" for file:… */
-    size_t state_size;  /* private state behind sink_state(); zeroed and freed by the core */
-    bool publishes;     /* commit makes something visible outside of the record */
+    const char *scheme;  /* "file" for file:… */
+    size_t state_size;   /* private state behind sink_state(); zeroed and freed by the core */
+    bool publishes;      /* commit makes something visible outside of the record */
     bool commits_always; /* on stdout too; stderr always does */
     int (*check)(const char *rest, struct mandor_err *err); /* rest: the URL behind "scheme:" */
     void (*open)(struct sink *sink, const struct sink_target *target, const char *rest);
     void (*write)(struct sink *sink, const struct iovec *iov, int count, XXH3_state_t *hash);
     void (*commit)(struct sink *sink);
     void (*abort)(struct sink *sink);
-    void (*done)(struct sink *sink); /* free what the state holds; also after an open that failed at once */
+    void (*done)(
+        struct sink *sink); /* free what the state holds; also after an open that failed at once */
     /* Optional: */
-    bool (*publishes_now)(const struct sink *sink);                        /* NULL = `publishes` says it */
-    int (*splice_fd)(const struct sink *sink);                             /* NULL = never */
-    int (*write_fd)(const struct sink *sink);                              /* NULL = never */
-    uint64_t (*device)(const struct sink *sink);                           /* NULL = WORK_CPU */
-    const char *(*target_text)(const struct sink *sink);                   /* NULL = none */
+    bool (*publishes_now)(const struct sink *sink);      /* NULL = `publishes` says it */
+    int (*splice_fd)(const struct sink *sink);           /* NULL = never */
+    int (*write_fd)(const struct sink *sink);            /* NULL = never */
+    uint64_t (*device)(const struct sink *sink);         /* NULL = WORK_CPU */
+    const char *(*target_text)(const struct sink *sink); /* NULL = none */
     const void *(*inline_bytes)(const struct sink *sink, size_t *ret_len); /* NULL = none */
 };
 
@@ -34,8 +35,10 @@ bool sink_abandoned(struct sink *sink);
 void sink_answer(struct sink *sink, int result, const struct mandor_err *err);
 
 /* Like sink_open(), for a back end that the registry does not list.  rest: the URL behind "scheme:". */
-MUST_CHECK int sink_open_with(uv_loop_t *loop, const struct sink_ops *ops, const struct sink_target *target, const char *rest,
-                              sink_done_fn *on_opened, void *arg, struct sink **ret, struct mandor_err *err);
+MUST_CHECK int sink_open_with(uv_loop_t *loop, const struct sink_ops *ops,
+                              const struct sink_target *target, const char *rest,
+                              sink_done_fn *on_opened, void *arg, struct sink **ret,
+                              struct mandor_err *err);
 
 extern const struct sink_ops sink_auto, sink_file, sink_null, sink_inherit;
 

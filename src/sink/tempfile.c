@@ -279,7 +279,8 @@ static int check_temp(const struct tempfile *file, struct mandor_err *err)
     if (fstat(file->fd, &written) < 0 || lstat(file->temp, &named) < 0)
         return err_set(err, -errno, FAULT_HOST, "look at '%s'", file->temp);
     if (named.st_ino != written.st_ino || named.st_dev != written.st_dev)
-        return err_set(err, -ESTALE, FAULT_JOB, "'%s' is not the file that the output was written to: somebody replaced it",
+        return err_set(err, -ESTALE, FAULT_JOB,
+                       "'%s' is not the file that the output was written to: somebody replaced it",
                        file->temp);
     return 0;
 }

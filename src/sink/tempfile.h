@@ -17,22 +17,23 @@
 struct tempfile {
     char *target, *temp, *journal; /* paths; journal NULL = none */
     int fd;                        /* -1 = not open */
-    size_t made;                   /* length of the topmost directory that had to be made for target; 0 = none */
-    uint64_t device;               /* st_dev, once open */
-    bool own_dir;                  /* the directory is ours too: abort removes it when it is empty */
-    bool in_memory;                /* tmpfs: splice(2) is slower than read and write */
+    size_t made;     /* length of the topmost directory that had to be made for target; 0 = none */
+    uint64_t device; /* st_dev, once open */
+    bool own_dir;    /* the directory is ours too: abort removes it when it is empty */
+    bool in_memory;  /* tmpfs: splice(2) is slower than read and write */
 };
 
 /* Work the names out; no I/O.  Text is copied.  Returns 0 or -ENOMEM.  Ended by tempfile_done(). */
-MUST_CHECK int tempfile_init(struct tempfile *file, const char *target, const char *job_id, int64_t attempt,
-                             const char *stream, const char *journal_dir);
-void tempfile_done(struct tempfile *file); /* frees; the file must be committed or aborted, or was never open */
+MUST_CHECK int tempfile_init(struct tempfile *file, const char *target, const char *job_id,
+                             int64_t attempt, const char *stream, const char *journal_dir);
+void tempfile_done(
+    struct tempfile *file); /* frees; the file must be committed or aborted, or was never open */
 
 /* Each returns 0 or -errno with *err. */
 MUST_CHECK int tempfile_open(struct tempfile *file, struct mandor_err *err);
 /* Append all of iov; hash (NULL = none) is updated with it. */
-MUST_CHECK int tempfile_write(struct tempfile *file, const struct iovec *iov, int count, XXH3_state_t *hash,
-                              struct mandor_err *err);
+MUST_CHECK int tempfile_write(struct tempfile *file, const struct iovec *iov, int count,
+                              XXH3_state_t *hash, struct mandor_err *err);
 /* On failure the temporary is gone as after tempfile_abort(). */
 MUST_CHECK int tempfile_commit(struct tempfile *file, struct mandor_err *err);
 void tempfile_abort(struct tempfile *file);

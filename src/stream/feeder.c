@@ -165,8 +165,8 @@ static void on_writable(uv_poll_t *poll, int status, int events)
 static void advance(struct feeder *feeder)
 {
     while (feeder->at < feeder->len) {
-        ssize_t n = sigpipe_write(feeder->pipe_fd, feeder->bytes + feeder->at,
-                                  feeder->len - feeder->at);
+        ssize_t n =
+            sigpipe_write(feeder->pipe_fd, feeder->bytes + feeder->at, feeder->len - feeder->at);
         if (n == -EAGAIN) {
             (void)uv_poll_start(&feeder->poll, UV_WRITABLE, on_writable);
             return;

@@ -18,11 +18,11 @@
 #include "job/spec.h"
 #include "sink/sink.h"
 
-#define FILTER_HIGH ((size_t)256 << 10)     /* ring capacity = high watermark, bytes */
-#define FILTER_LOW ((size_t)64 << 10)       /* poll again at or below */
-#define FILTER_TIGHT ((size_t)16 << 10)     /* high watermark while the pool is over buffer_max */
+#define FILTER_HIGH     ((size_t)256 << 10) /* ring capacity = high watermark, bytes */
+#define FILTER_LOW      ((size_t)64 << 10)  /* poll again at or below */
+#define FILTER_TIGHT    ((size_t)16 << 10)  /* high watermark while the pool is over buffer_max */
 #define FILTER_TURN_MAX ((size_t)256 << 10) /* bytes a stream a turn */
-#define FILTER_CAPTURE ((size_t)64 << 10)   /* last bytes kept for the record */
+#define FILTER_CAPTURE  ((size_t)64 << 10)  /* last bytes kept for the record */
 
 /* What all filters of a process share: the memory budget. */
 struct filter_pool;
@@ -35,8 +35,8 @@ struct filter;
 struct filter_options {
     enum spec_frame frame;
     size_t frame_max;
-    bool checksum; /* xxh3 */
-    bool capture;  /* keep the last FILTER_CAPTURE bytes */
+    bool checksum;      /* xxh3 */
+    bool capture;       /* keep the last FILTER_CAPTURE bytes */
     int64_t output_max; /* bytes, 0 = none */
     enum spec_output_policy output_policy;
     int64_t sink_timeout_ms; /* 0 = none */
@@ -72,7 +72,8 @@ void filter_fail(struct filter *filter, int result, const struct mandor_err *err
 
 /* The leader has exited (drain rule, design §6): read on while bytes come; over when nothing came for idle_ms while polled and
  * empty, after cap_ms in all, or at end of file, then on_drained runs once.  The containment is emptied next. */
-void filter_drain(struct filter *filter, int64_t idle_ms, int64_t cap_ms, void (*on_drained)(void *arg));
+void filter_drain(struct filter *filter, int64_t idle_ms, int64_t cap_ms,
+                  void (*on_drained)(void *arg));
 /* The containment is empty: read what the pipe holds until EAGAIN or end of file, close it, flush; on_ended follows. */
 void filter_finish(struct filter *filter);
 
@@ -80,7 +81,9 @@ void filter_finish(struct filter *filter);
 struct follower {
     struct list node;
     void (*on_bytes)(struct follower *follower, const void *bytes, size_t len);
-    void (*on_end)(struct follower *follower); /* the filter has ended; it forgot the follower before this call */
+    void (*on_end)(
+        struct follower
+            *follower); /* the filter has ended; it forgot the follower before this call */
     void *data;
 };
 void filter_follow(struct filter *filter, struct follower *follower);
@@ -91,8 +94,8 @@ struct filter_stats {
     int64_t bytes, frames, pauses, paused_ms, discarded_bytes;
     bool has_xxh3;
     uint64_t xxh3;
-    bool spliced;       /* the splice path carried it */
-    const void *tail;   /* captured, oldest first; borrowed until filter_close() */
+    bool spliced;     /* the splice path carried it */
+    const void *tail; /* captured, oldest first; borrowed until filter_close() */
     size_t tail_len;
 };
 void filter_stats(struct filter *filter, struct filter_stats *ret);

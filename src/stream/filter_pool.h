@@ -6,7 +6,7 @@
 #include "stream/filter.h"
 #include "stream/ring.h"
 
-#define FILTER_FIRST ((size_t)16 << 10)        /* a stream's first ring; most jobs never need more */
+#define FILTER_FIRST        ((size_t)16 << 10) /* a stream's first ring; most jobs never need more */
 #define FILTER_POOL_TURN_NS ((int64_t)2000000) /* all streams together, a loop turn */
 
 struct filter_pool *filter_pool_ref(struct filter_pool *pool);
@@ -20,7 +20,8 @@ void filter_serve(struct list *node); /* filter.c */
 
 /* An empty ring of FILTER_FIRST or FILTER_HIGH bytes, or NULL when out of memory. */
 struct ring *filter_pool_ring(struct filter_pool *pool, size_t capacity);
-void filter_pool_put(struct filter_pool *pool, struct ring *ring); /* its bytes are dropped; NULL is a no-op */
+void filter_pool_put(struct filter_pool *pool,
+                     struct ring *ring); /* its bytes are dropped; NULL is a no-op */
 /* Does the memory of all rings exceed buffer_max? */
 bool filter_pool_tight(const struct filter_pool *pool);
 

@@ -17,18 +17,18 @@
 #define PUMP_SLICE_NS ((int64_t)5000000)
 /* A reader that is faster than the writer would be woken for each small write, and both would do little but switch.  A nap
  * lets the pipe fill: measured with head(1) on two cores, that halves the processor time a byte. */
-#define PUMP_NAP_NS ((long)100000)
-#define PUMP_NOWHERE (-2) /* as `to`: read and count only */
+#define PUMP_NAP_NS   ((long)100000)
+#define PUMP_NOWHERE  (-2) /* as `to`: read and count only */
 
 enum pump_end {
-    PUMP_MORE,       /* the slice is over, there may be more */
-    PUMP_EMPTY,      /* the pipe is empty for now */
-    PUMP_EOF,        /* no writer is left */
-    PUMP_OVER,       /* keep_max was reached and discard is off */
-    PUMP_FRAME,      /* the framer found an error */
+    PUMP_MORE,  /* the slice is over, there may be more */
+    PUMP_EMPTY, /* the pipe is empty for now */
+    PUMP_EOF,   /* no writer is left */
+    PUMP_OVER,  /* keep_max was reached and discard is off */
+    PUMP_FRAME, /* the framer found an error */
     PUMP_READ_FAILED,
     PUMP_WRITE_FAILED,
-    PUMP_NO_SPLICE,  /* this descriptor does not take part in splice(2): nothing was moved */
+    PUMP_NO_SPLICE, /* this descriptor does not take part in splice(2): nothing was moved */
 };
 
 struct pump {
@@ -39,19 +39,22 @@ struct pump {
     struct framer *framer; /* NULL = raw */
     unsigned char *memory; /* not used by splice */
     size_t memory_len;
-    int64_t keep_max;      /* bytes that may still be written; what comes after them is read and dropped */
+    int64_t
+        keep_max; /* bytes that may still be written; what comes after them is read and dropped */
     bool discard;
     bool tail_wanted;
-    bool patient; /* nobody waits for this thread: an empty pipe may be waited for, PUMP_NAP_NS at a time */
-    atomic_bool stop;      /* end soon */
+    bool
+        patient; /* nobody waits for this thread: an empty pipe may be waited for, PUMP_NAP_NS at a time */
+    atomic_bool stop; /* end soon */
     /* Results. */
     enum pump_end end;
-    int error;             /* -errno of the failed call */
-    int64_t bytes, kept;   /* read; written (or would have been, PUMP_NOWHERE) */
+    int error;           /* -errno of the failed call */
+    int64_t bytes, kept; /* read; written (or would have been, PUMP_NOWHERE) */
     struct tail_piece {
         const unsigned char *bytes;
         size_t len;
-    } tail[2]; /* the last bytes that were read, oldest first, as many as memory still has: at least min(bytes, memory_len / 2) */
+    } tail
+        [2]; /* the last bytes that were read, oldest first, as many as memory still has: at least min(bytes, memory_len / 2) */
 };
 
 /* Run one slice.  Any thread. */

@@ -12,9 +12,9 @@
 #include "worker/progress.h"
 #include "worker/scheduler.h"
 
-#define ATTEMPT_MAGIC 0x61747470u
+#define ATTEMPT_MAGIC    0x61747470u
 #define BACKOFF_FIRST_MS 50
-#define BACKOFF_LAST_MS 2000
+#define BACKOFF_LAST_MS  2000
 
 /* ---- the state machine ---- */
 
@@ -29,8 +29,9 @@ static const struct {
 };
 
 static const char *const state_names[ATTEMPT_STATES] = {
-    [ATTEMPT_LEASED] = "LEASED",     [ATTEMPT_STARTING] = "STARTING",     [ATTEMPT_RUNNING] = "RUNNING",
-    [ATTEMPT_SETTLING] = "SETTLING", [ATTEMPT_COMMITTING] = "COMMITTING", [ATTEMPT_DONE] = "DONE",
+    [ATTEMPT_LEASED] = "LEASED",         [ATTEMPT_STARTING] = "STARTING",
+    [ATTEMPT_RUNNING] = "RUNNING",       [ATTEMPT_SETTLING] = "SETTLING",
+    [ATTEMPT_COMMITTING] = "COMMITTING", [ATTEMPT_DONE] = "DONE",
     [ATTEMPT_DROPPED] = "DROPPED",
 };
 static const char *const event_names[ATTEMPT_EVENTS] = {
@@ -68,8 +69,8 @@ static void move(struct attempt *attempt, enum attempt_event event)
     int next = attempt_next(from, event);
 
     BUG_ON(next < 0);
-    log_debug("attempt", "job %s: %s -%s-> %s", attempt->lease.id, state_names[from], event_names[event],
-              state_names[next]);
+    log_debug("attempt", "job %s: %s -%s-> %s", attempt->lease.id, state_names[from],
+              event_names[event], state_names[next]);
     attempt->state = (enum attempt_state)next;
     worker->settling += (next == ATTEMPT_SETTLING);
     worker->settling -= (from == ATTEMPT_SETTLING);
@@ -118,8 +119,8 @@ static void retry_later(struct attempt *attempt)
 {
     struct worker *worker = attempt->worker;
 
-    log_event(LOG_WARN, attempt->lease.id, attempt->lease.attempt, "%s, trying again in %" PRId64 " ms",
-              attempt->req.err.msg, attempt->backoff_ms);
+    log_event(LOG_WARN, attempt->lease.id, attempt->lease.attempt,
+              "%s, trying again in %" PRId64 " ms", attempt->req.err.msg, attempt->backoff_ms);
     if (!attempt->timer_open) {
         (void)uv_timer_init(&worker->loop, &attempt->timer);
         attempt->timer.data = attempt;
@@ -225,7 +226,8 @@ static void finish(struct attempt *attempt)
     if (hash_gets(worker->by_id, attempt->lease.id) == attempt)
         (void)hash_takes(worker->by_id, attempt->lease.id);
 
-    attempt->closing = 1u + (attempt->execution != NULL) + attempt->timer_open + attempt->phase_busy;
+    attempt->closing =
+        1u + (attempt->execution != NULL) + attempt->timer_open + attempt->phase_busy;
     if (attempt->timer_open)
         uv_close((uv_handle_t *)&attempt->timer, on_timer_closed);
     if (attempt->execution != NULL)
@@ -274,8 +276,8 @@ static void on_settled(struct broker_req *req)
     }
     count_outcome(verdict_outcome(&attempt->verdict, attempt->spec), attempt->plan.state);
     progress_settled(attempt->worker->progress, attempt);
-    log_event(LOG_INFO, attempt->lease.id, attempt->lease.attempt, "%s: %s", job_state_name(attempt->plan.state),
-              verdict_text(&attempt->verdict, text));
+    log_event(LOG_INFO, attempt->lease.id, attempt->lease.attempt, "%s: %s",
+              job_state_name(attempt->plan.state), verdict_text(&attempt->verdict, text));
     if (attempt->plan.state == JOB_DELAYED)
         scheduler_due(attempt->worker->scheduler, attempt->plan.delay_ms);
     else if (attempt->plan.state == JOB_WAITING || attempt->worker->setup.drain)
@@ -305,7 +307,8 @@ static json_t *make_record(struct attempt *attempt)
     return record_attempt_json(&record);
 }
 
-static void retention(struct attempt *attempt, enum job_state state, int64_t *ret_ms, int64_t *ret_count)
+static void retention(struct attempt *attempt, enum job_state state, int64_t *ret_ms,
+                      int64_t *ret_count)
 {
     const struct config_queue *queue = config_queue(attempt->worker->config, attempt->lease.queue);
 
@@ -326,10 +329,13 @@ static void settle(struct attempt *attempt)
     attempt->req.settle.started_ms = attempt->started_ms;
     attempt->req.settle.finished_ms = attempt->finished_ms;
     if (attempt->outputs.out.committed)
-        attempt->req.settle.out = sink_inline(attempt->outputs.out.sink, &attempt->req.settle.out_len);
+        attempt->req.settle.out =
+            sink_inline(attempt->outputs.out.sink, &attempt->req.settle.out_len);
     if (attempt->outputs.err.committed)
-        attempt->req.settle.errout = sink_inline(attempt->outputs.err.sink, &attempt->req.settle.errout_len);
-    retention(attempt, attempt->plan.state, &attempt->req.settle.keep_ms, &attempt->req.settle.keep_count);
+        attempt->req.settle.errout =
+            sink_inline(attempt->outputs.err.sink, &attempt->req.settle.errout_len);
+    retention(attempt, attempt->plan.state, &attempt->req.settle.keep_ms,
+              &attempt->req.settle.keep_count);
     submit(attempt);
     move(attempt, ATTEMPT_COMMITTED);
 }
@@ -344,8 +350,8 @@ static void plan(struct attempt *attempt)
      * somebody has it, the fence refuses this and nothing is written. */
     if (outcome == OUTCOME_NOTHING)
         outcome = OUTCOME_PUT_BACK;
-    attempt->plan = retry_plan(outcome, attempt->spec, attempt->lease.attempts_used, attempt->lease.put_backs,
-                               worker_random01(attempt->worker));
+    attempt->plan = retry_plan(outcome, attempt->spec, attempt->lease.attempts_used,
+                               attempt->lease.put_backs, worker_random01(attempt->worker));
 }
 
 static void on_outputs_ended(void *arg)
@@ -496,7 +502,8 @@ static int parse_spec(struct attempt *attempt, struct mandor_err *err)
     int r = json_parse(attempt->lease.spec_text, strlen(attempt->lease.spec_text), &json, err);
 
     if (r == 0)
-        r = spec_from_json(json, config_queue(attempt->worker->config, attempt->lease.queue)->defaults,
+        r = spec_from_json(json,
+                           config_queue(attempt->worker->config, attempt->lease.queue)->defaults,
                            &attempt->spec, err);
     return r;
 }

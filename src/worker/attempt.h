@@ -41,19 +41,19 @@ struct attempt {
     struct retry_plan plan;
     struct outputs outputs;
     struct execution *execution;
-    struct broker_req req;       /* start, begin_settle, settle: one at a time */
+    struct broker_req req; /* start, begin_settle, settle: one at a time */
     struct broker_req phase_req;
     bool phase_busy, req_busy;
     const char *phase, *phase_noted; /* static text */
     pid_t pid;
     const char *containment; /* the rung; static text */
     char slot[64];
-    uv_timer_t timer;        /* backoff of broker requests that failed */
+    uv_timer_t timer; /* backoff of broker requests that failed */
     bool timer_open;
     int64_t backoff_ms;
     int64_t started_ms, finished_ms, leased_mono_ms, started_mono_ms;
-    json_t *json;            /* attempt_json while settling */
-    enum cause stop_cause;   /* asked for before the executor ran */
+    json_t *json;          /* attempt_json while settling */
+    enum cause stop_cause; /* asked for before the executor ran */
     bool stop_asked;
     unsigned closing;
 };

@@ -15,8 +15,9 @@
 
 #define SERVER_MAGIC 0x6c697665u
 #define CLIENT_MAGIC 0x6c636c69u
-#define REQUEST_MAX 4096
-#define BACKLOG_MAX ((size_t)256 << 10) /* bytes queued for a slow client before bytes are skipped */
+#define REQUEST_MAX  4096
+#define BACKLOG_MAX \
+    ((size_t)256 << 10) /* bytes queued for a slow client before bytes are skipped */
 #define SNAPSHOT_MS 500
 #define CLIENTS_MAX 64
 
@@ -121,7 +122,8 @@ static void check_end(struct client *client)
     if (client->follows_out || client->follows_err)
         return;
     send_skipped(client);
-    int n = snprintf(text, sizeof text, "{\"id\":\"%s\",\"attempt\":%" PRId64 "}", client->id, client->attempt);
+    int n = snprintf(text, sizeof text, "{\"id\":\"%s\",\"attempt\":%" PRId64 "}", client->id,
+                     client->attempt);
     send_frame(client, LIVE_ENDED, text, (size_t)n);
 }
 
@@ -140,7 +142,8 @@ static void on_err_end(struct follower *follower)
 }
 
 /* What came before: the filter's capture (sent by filter_follow()), what an auto: sink still holds, or word of how much is not kept. */
-static void send_past(struct client *client, struct filter *filter, const struct sink *sink, enum live_kind kind)
+static void send_past(struct client *client, struct filter *filter, const struct sink *sink,
+                      enum live_kind kind)
 {
     struct filter_stats stats;
     size_t len;
@@ -183,7 +186,8 @@ static void follow(struct client *client, const char *id)
 {
     struct attempt *attempt = hash_gets(client->live->worker->by_id, id);
 
-    if (client->follows_out || client->follows_err) { /* its followers stand in the filters' lists */
+    if (client->follows_out ||
+        client->follows_err) { /* its followers stand in the filters' lists */
         send_notice(client, "one connection follows one job at a time");
         return;
     }
@@ -217,24 +221,27 @@ static json_t *running_json(const struct attempt *attempt)
         filter_stats(execution_filter(attempt->execution, true), &err);
         said = execution_progress(attempt->execution);
     }
-    return json_pack("{s:s, s:s, s:I, s:s?, s:i, s:s?, s:I, s:I, s:I, s:O?}", "id", attempt->lease.id, "queue",
-                     attempt->lease.queue, "attempt", (json_int_t)attempt->lease.attempt, "phase", attempt->phase,
-                     "pid", (int)attempt->pid, "command", text, "started_ms", (json_int_t)attempt->started_ms,
-                     "out_bytes", (json_int_t)out.bytes, "err_bytes", (json_int_t)err.bytes, "progress",
-                     (json_t *)(uintptr_t)said);
+    return json_pack("{s:s, s:s, s:I, s:s?, s:i, s:s?, s:I, s:I, s:I, s:O?}", "id",
+                     attempt->lease.id, "queue", attempt->lease.queue, "attempt",
+                     (json_int_t)attempt->lease.attempt, "phase", attempt->phase, "pid",
+                     (int)attempt->pid, "command", text, "started_ms",
+                     (json_int_t)attempt->started_ms, "out_bytes", (json_int_t)out.bytes,
+                     "err_bytes", (json_int_t)err.bytes, "progress", (json_t *)(uintptr_t)said);
 }
 
 json_t *live_server_snapshot(struct worker *worker)
 {
     json_t *running = json_array();
 
-    LIST_FOREACH (attempt, &worker->attempts, struct attempt, node)
+    LIST_FOREACH(attempt, &worker->attempts, struct attempt, node)
         if (attempt_holds_slot(attempt))
             (void)json_array_append_new(running, running_json(attempt));
-    return json_pack("{s:s, s:i, s:I, s:b, s:o, s:o, s:o}", "worker", worker->setup.name, "pid", (int)getpid(),
-                     "concurrency", (json_int_t)scheduler_concurrency(worker->scheduler), "stopping",
+    return json_pack("{s:s, s:i, s:I, s:b, s:o, s:o, s:o}", "worker", worker->setup.name, "pid",
+                     (int)getpid(), "concurrency",
+                     (json_int_t)scheduler_concurrency(worker->scheduler), "stopping",
                      (int)worker->stopping, "running", running, "pools",
-                     worker->pools != NULL ? pools_json(worker->pools) : json_array(), "metrics", metrics_json());
+                     worker->pools != NULL ? pools_json(worker->pools) : json_array(), "metrics",
+                     metrics_json());
 }
 
 static void send_snapshot(struct client *client)
@@ -284,7 +291,8 @@ static void serve(struct client *client, const char *line, size_t len)
     SCOPED_JSON *json = NULL;
     struct mandor_err err = { 0 };
 
-    if (json_parse(line, len, &json, &err) == 0 && json_is_string(json_object_get(json, "follow"))) {
+    if (json_parse(line, len, &json, &err) == 0 &&
+        json_is_string(json_object_get(json, "follow"))) {
         follow(client, json_string_value(json_object_get(json, "follow")));
         return;
     }
@@ -301,7 +309,8 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
     struct client *client = handle->data;
 
     (void)suggested;
-    *buf = uv_buf_init(client->request + client->request_len, (unsigned)(REQUEST_MAX - client->request_len));
+    *buf = uv_buf_init(client->request + client->request_len,
+                       (unsigned)(REQUEST_MAX - client->request_len));
 }
 
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
@@ -350,7 +359,8 @@ static int bind_at(int dir_fd, const char *name)
 
     if (fd < 0)
         return -errno;
-    int n = snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/%s", dir_fd, name);
+    int n =
+        snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/%s", dir_fd, name);
     if (n < 0 || (size_t)n >= sizeof address.sun_path)
         return -ENAMETOOLONG;
     if (bind(fd, (struct sockaddr *)&address, sizeof address) < 0)
@@ -387,7 +397,8 @@ int live_server_new(struct worker *worker, struct live_server **ret, struct mand
         r = uv_listen((uv_stream_t *)&live->server, 16, on_connection);
     if (r < 0) {
         (void)close(fd);
-        return err_set(err, r, FAULT_HOST, "listen on the live socket"); /* fatal: the process ends */
+        return err_set(err, r, FAULT_HOST,
+                       "listen on the live socket"); /* fatal: the process ends */
     }
     uv_unref((uv_handle_t *)&live->server);
     *ret = live;
@@ -398,7 +409,7 @@ void live_server_close(struct live_server *live)
 {
     OBJ_CHECK(live, SERVER_MAGIC);
     (void)unlink(live->path);
-    LIST_FOREACH (client, &live->clients, struct client, node)
+    LIST_FOREACH(client, &live->clients, struct client, node)
         close_client(client);
     uv_close((uv_handle_t *)&live->server, NULL);
 }

@@ -6,7 +6,8 @@
 #include "worker/live_frame.h"
 #include "worker/worker.h"
 
-MUST_CHECK int live_server_new(struct worker *worker, struct live_server **ret, struct mandor_err *err);
+MUST_CHECK int live_server_new(struct worker *worker, struct live_server **ret,
+                               struct mandor_err *err);
 void live_server_close(struct live_server *live);
 struct live_server *live_server_free(struct live_server *live); /* after the loop has ended */
 

@@ -60,7 +60,8 @@ static void on_renewed(struct broker_req *req)
 /* While START is under way nobody knows which token is in force; it extends the lease itself. */
 static bool renewable(const struct attempt *attempt)
 {
-    return !(attempt->state == ATTEMPT_STARTING && attempt->req_busy) && attempt->state != ATTEMPT_SETTLING;
+    return !(attempt->state == ATTEMPT_STARTING && attempt->req_busy) &&
+           attempt->state != ATTEMPT_SETTLING;
 }
 
 void renew_ask(struct worker *worker)
@@ -69,7 +70,7 @@ void renew_ask(struct worker *worker)
 
     if (worker->renewing || worker->closing)
         return;
-    LIST_FOREACH (attempt, &worker->attempts, struct attempt, node)
+    LIST_FOREACH(attempt, &worker->attempts, struct attempt, node)
         count += renewable(attempt);
     if (count == 0) {
         worker->renewed_boot_ms = clock_boot_ms();
@@ -88,11 +89,12 @@ void renew_ask(struct worker *worker)
         free_renewal(renewal);
         return;
     }
-    LIST_FOREACH (attempt, &worker->attempts, struct attempt, node) {
+    LIST_FOREACH(attempt, &worker->attempts, struct attempt, node) {
         size_t n = renewal->req.renew.count;
         if (!renewable(attempt) || (renewal->ids[n] = strdup(attempt->lease.id)) == NULL)
             continue;
-        renewal->refs[n] = (struct lease_ref){ .id = renewal->ids[n], .attempt = attempt->lease.attempt };
+        renewal->refs[n] =
+            (struct lease_ref){ .id = renewal->ids[n], .attempt = attempt->lease.attempt };
         renewal->req.renew.count++;
     }
     renewal->req.renew.refs = renewal->refs;
@@ -111,6 +113,6 @@ void renew_check_expiry(struct worker *worker)
     if (age_ms < lease_ms - margin_ms)
         return;
     scheduler_give_back(worker->scheduler, 0); /* what has not started needs no end */
-    LIST_FOREACH (attempt, &worker->attempts, struct attempt, node)
+    LIST_FOREACH(attempt, &worker->attempts, struct attempt, node)
         attempt_stop(attempt, CAUSE_LOST_LEASE, 0, "the lease could not be renewed in time");
 }

@@ -7,18 +7,18 @@
 #include "worker/attempt.h"
 
 #define SCHEDULER_MAGIC 0x73636864u
-#define LEASE_MAX 256    /* jobs in one request */
-#define SETTLING_MAX 256 /* unsettled attempts beyond the slots, before leasing pauses */
-#define RATE_WINDOW_MS 1000
+#define LEASE_MAX       256 /* jobs in one request */
+#define SETTLING_MAX    256 /* unsettled attempts beyond the slots, before leasing pauses */
+#define RATE_WINDOW_MS  1000
 
 struct squeue {
     char *name;
     size_t limit; /* slots of this queue; SIZE_MAX = none of its own */
     double weight, pass;
-    size_t active;       /* attempts that hold a slot */
-    struct list leased;  /* attempts that wait for one, oldest first */
+    size_t active;      /* attempts that hold a slot */
+    struct list leased; /* attempts that wait for one, oldest first */
     size_t leased_count;
-    bool named;          /* by configuration or --queue: asked for by name */
+    bool named; /* by configuration or --queue: asked for by name */
 };
 
 struct scheduler {
@@ -82,7 +82,8 @@ static struct squeue *obtain(struct scheduler *scheduler, const char *name)
     if (queue != NULL)
         return queue;
 
-    struct squeue **grown = realloc(scheduler->queues, (scheduler->queue_count + 1) * sizeof *grown);
+    struct squeue **grown =
+        realloc(scheduler->queues, (scheduler->queue_count + 1) * sizeof *grown);
     if (grown == NULL)
         return NULL;
     scheduler->queues = grown;
@@ -123,7 +124,8 @@ static void roll_window(struct scheduler *scheduler)
 
     if (now - scheduler->window_at_ms < RATE_WINDOW_MS)
         return;
-    scheduler->window_last = now - scheduler->window_at_ms < 2 * RATE_WINDOW_MS ? scheduler->window_count : 0;
+    scheduler->window_last =
+        now - scheduler->window_at_ms < 2 * RATE_WINDOW_MS ? scheduler->window_count : 0;
     scheduler->window_count = 0;
     scheduler->window_at_ms = now;
 }
@@ -141,7 +143,8 @@ static size_t room(struct scheduler *scheduler)
     size_t target = scheduler->concurrency + ahead(scheduler);
     size_t held = scheduler->active + scheduler->leased;
 
-    if (worker->stopping || worker->settling >= SETTLING_MAX + scheduler->concurrency || held >= target)
+    if (worker->stopping || worker->settling >= SETTLING_MAX + scheduler->concurrency ||
+        held >= target)
         return 0;
     return MIN(target - held, (size_t)LEASE_MAX);
 }
@@ -179,7 +182,8 @@ static size_t choose_queues(struct scheduler *scheduler, size_t want, bool share
             continue;
         if (shares)
             max = MIN(max, (size_t)((double)want * queue->weight / weights + 0.999));
-        scheduler->asked[count++] = (struct lease_queue){ .name = queue->name, .max = MIN(max, want) };
+        scheduler->asked[count++] =
+            (struct lease_queue){ .name = queue->name, .max = MIN(max, want) };
     }
     return count;
 }
@@ -195,7 +199,8 @@ void scheduler_due(struct scheduler *scheduler, int64_t in_ms)
     uint64_t when = (uint64_t)MAX(in_ms, (int64_t)0);
 
     OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
-    if (!uv_is_active((uv_handle_t *)&scheduler->due) || uv_timer_get_due_in(&scheduler->due) > when)
+    if (!uv_is_active((uv_handle_t *)&scheduler->due) ||
+        uv_timer_get_due_in(&scheduler->due) > when)
         (void)uv_timer_start(&scheduler->due, on_due, when, 0);
 }
 
@@ -260,7 +265,8 @@ static void ask(struct scheduler *scheduler, bool shares)
     scheduler->ask_again = false;
     if (want == 0 || worker->closing)
         return;
-    struct lease_queue *asked = realloc(scheduler->asked, (scheduler->queue_count + 1) * sizeof *asked);
+    struct lease_queue *asked =
+        realloc(scheduler->asked, (scheduler->queue_count + 1) * sizeof *asked);
     if (asked == NULL)
         return; /* the next tick tries again */
     scheduler->asked = asked;
@@ -269,7 +275,8 @@ static void ask(struct scheduler *scheduler, bool shares)
         return;
     scheduler->full_quota = !shares || count <= 1;
     scheduler->asking = true;
-    scheduler->req = (struct broker_req){ .op = BROKER_LEASE, .done = on_leased, .data = scheduler };
+    scheduler->req =
+        (struct broker_req){ .op = BROKER_LEASE, .done = on_leased, .data = scheduler };
     scheduler->req.lease.want = want;
     scheduler->req.lease.queues = scheduler->asked;
     scheduler->req.lease.queue_count = count;
@@ -381,9 +388,10 @@ static void on_given_back(struct broker_req *req)
 
 static void collect(struct squeue *queue, int64_t before_ms, struct give_back *give)
 {
-    LIST_FOREACH (attempt, &queue->leased, struct attempt, queue_node) {
+    LIST_FOREACH(attempt, &queue->leased, struct attempt, queue_node) {
         size_t n = give->req.give_back.count;
-        if (n == LEASE_MAX || attempt->leased_mono_ms > before_ms || (give->ids[n] = strdup(attempt->lease.id)) == NULL)
+        if (n == LEASE_MAX || attempt->leased_mono_ms > before_ms ||
+            (give->ids[n] = strdup(attempt->lease.id)) == NULL)
             continue;
         give->refs[n] = (struct lease_ref){ .id = give->ids[n], .attempt = attempt->lease.attempt };
         give->req.give_back.count++;
@@ -417,8 +425,8 @@ void scheduler_configure(struct scheduler *scheduler)
     OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
     const struct worker *worker = scheduler->worker;
 
-    scheduler->concurrency =
-        (size_t)(worker->setup.concurrency > 0 ? worker->setup.concurrency : worker->config->concurrency);
+    scheduler->concurrency = (size_t)(worker->setup.concurrency > 0 ? worker->setup.concurrency
+                                                                    : worker->config->concurrency);
     name_queues(scheduler);
     for (size_t i = 0; i < scheduler->queue_count; i++)
         configure_queue(scheduler, scheduler->queues[i]);
@@ -463,7 +471,8 @@ struct scheduler *scheduler_free(struct scheduler *scheduler)
 bool scheduler_drained(const struct scheduler *scheduler)
 {
     OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
-    return scheduler->drained && scheduler->active == 0 && scheduler->leased == 0 && !scheduler->asking;
+    return scheduler->drained && scheduler->active == 0 && scheduler->leased == 0 &&
+           !scheduler->asking;
 }
 
 int64_t scheduler_concurrency(const struct scheduler *scheduler)

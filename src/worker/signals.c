@@ -46,7 +46,8 @@ static void on_signal(uv_signal_t *handle, int signum)
 }
 
 static const int wanted[] = { SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2 };
-_Static_assert(ARRAY_LEN(wanted) == ARRAY_LEN(((struct worker *)0)->signals), "one handle a signal");
+_Static_assert(ARRAY_LEN(wanted) == ARRAY_LEN(((struct worker *)0)->signals),
+               "one handle a signal");
 
 int signals_start(struct worker *worker)
 {

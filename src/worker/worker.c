@@ -11,18 +11,19 @@
 #include "base/log.h"
 #include "base/metrics.h"
 #include "base/units.h"
+#include "exec/env.h"
 #include "os/notify.h"
 #include "sink/sink.h"
 #include "worker/attempt.h"
-#include "exec/env.h"
 #include "worker/live_server.h"
 #include "worker/progress.h"
 #include "worker/scheduler.h"
 
-#define TICK_MS 1000
-#define COMPLAIN_MS 60000
-#define PHASE_DELAY_MS 200  /* shorter attempts cost the broker no extra write */
-#define GIVE_BACK_MS 1000   /* a job leased ahead waits this long for a slot here, then anybody may have it */
+#define TICK_MS        1000
+#define COMPLAIN_MS    60000
+#define PHASE_DELAY_MS 200 /* shorter attempts cost the broker no extra write */
+#define GIVE_BACK_MS \
+    1000 /* a job leased ahead waits this long for a slot here, then anybody may have it */
 #define LAST_GRACE_MS 10000 /* after everything was told to end: for settling */
 
 /* ---- small services ---- */
@@ -66,7 +67,8 @@ static void note_phase(struct worker *worker, struct attempt *attempt)
 {
     attempt->phase_noted = attempt->phase;
     attempt->phase_busy = true;
-    attempt->phase_req = (struct broker_req){ .op = BROKER_PHASE, .done = on_phase_noted, .data = attempt };
+    attempt->phase_req =
+        (struct broker_req){ .op = BROKER_PHASE, .done = on_phase_noted, .data = attempt };
     attempt->phase_req.phase.id = attempt->lease.id;
     attempt->phase_req.phase.attempt = attempt->lease.attempt;
     attempt->phase_req.phase.phase = attempt->phase;
@@ -78,8 +80,9 @@ static void on_phase_timer(uv_timer_t *timer)
 {
     struct worker *worker = timer->data;
 
-    LIST_FOREACH (attempt, &worker->attempts, struct attempt, node)
-        if (attempt->state == ATTEMPT_RUNNING && !attempt->phase_busy && attempt->phase != attempt->phase_noted)
+    LIST_FOREACH(attempt, &worker->attempts, struct attempt, node)
+        if (attempt->state == ATTEMPT_RUNNING && !attempt->phase_busy &&
+            attempt->phase != attempt->phase_noted)
             note_phase(worker, attempt);
 }
 
@@ -123,7 +126,8 @@ static int empty_dead(const char *text, void *arg)
     int r = nursery_empty_dead(guess != NULL ? guess : base + 1, &err);
     if (r == -EAGAIN) {
         if (clock_mono_ms() >= worker->complain_at_ms) {
-            log_warn("the jobs of dead worker '%.*s' wait until nothing of it is alive: %s", name_len, text, err.msg);
+            log_warn("the jobs of dead worker '%.*s' wait until nothing of it is alive: %s",
+                     name_len, text, err.msg);
             worker->complain_at_ms = clock_mono_ms() + COMPLAIN_MS;
         }
         return r;
@@ -135,7 +139,8 @@ static int empty_dead(const char *text, void *arg)
         log_warn("sweep after worker '%.*s': %s", name_len, text, err.msg);
     static const char *const kinds[] = { "live", "sock" };
     for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
-        (void)snprintf(path, sizeof path, "%s/run/%.*s.%s", worker->setup.data_dir, name_len, text, kinds[i]);
+        (void)snprintf(path, sizeof path, "%s/run/%.*s.%s", worker->setup.data_dir, name_len, text,
+                       kinds[i]);
         (void)unlink(path); /* usually gone already */
     }
     log_warn("worker '%.*s' had died: what it left was ended and removed", name_len, text);
@@ -159,7 +164,8 @@ void worker_recover(struct worker *worker)
     if (worker->recovering || worker->closing || !worker->registered)
         return;
     worker->recovering = true;
-    worker->recover_req = (struct broker_req){ .op = BROKER_RECOVER, .done = on_recovered, .data = worker };
+    worker->recover_req =
+        (struct broker_req){ .op = BROKER_RECOVER, .done = on_recovered, .data = worker };
     worker->recover_req.recover.empty = empty_dead;
     worker->recover_req.recover.arg = worker;
     broker_submit(worker->broker, &worker->recover_req);
@@ -191,7 +197,7 @@ static void on_wake(void *arg)
 
 static void stop_all(struct worker *worker, int64_t grace_ms)
 {
-    LIST_FOREACH (attempt, &worker->attempts, struct attempt, node)
+    LIST_FOREACH(attempt, &worker->attempts, struct attempt, node)
         attempt_stop(attempt, CAUSE_SHUTDOWN, grace_ms, "the worker was told to stop");
 }
 
@@ -199,7 +205,7 @@ static int64_t longest_grace(struct worker *worker)
 {
     int64_t longest = 0;
 
-    LIST_FOREACH (attempt, &worker->attempts, struct attempt, node)
+    LIST_FOREACH(attempt, &worker->attempts, struct attempt, node)
         if (attempt->spec != NULL)
             longest = MAX(longest, attempt->spec->kill_after_ms);
     return longest;
@@ -208,9 +214,10 @@ static int64_t longest_grace(struct worker *worker)
 /* Everything was told to end and the time for that is over: say what is left; the guard ends it. */
 static void give_up(struct worker *worker)
 {
-    LIST_FOREACH (attempt, &worker->attempts, struct attempt, node)
-        log_event(LOG_ERROR, attempt->lease.id, attempt->lease.attempt, "left behind at shutdown: %s, phase %s",
-                  attempt_state_name(attempt->state), attempt->phase != NULL ? attempt->phase : "none");
+    LIST_FOREACH(attempt, &worker->attempts, struct attempt, node)
+        log_event(LOG_ERROR, attempt->lease.id, attempt->lease.attempt,
+                  "left behind at shutdown: %s, phase %s", attempt_state_name(attempt->state),
+                  attempt->phase != NULL ? attempt->phase : "none");
     _exit(125);
 }
 
@@ -244,10 +251,12 @@ void worker_stop(struct worker *worker)
         else
             log_info("stopping: %zu job%s may end within %s", active, plural(active), limit);
         if (active > 0)
-            progress_say(worker->progress, "Stopping: %zu job%s may end within %s; Ctrl-C again stops %s now.", active,
-                         plural(active), limit, active == 1 ? "it" : "them");
+            progress_say(worker->progress,
+                         "Stopping: %zu job%s may end within %s; Ctrl-C again stops %s now.",
+                         active, plural(active), limit, active == 1 ? "it" : "them");
         scheduler_give_back(worker->scheduler, 0);
-        (void)uv_timer_start(&worker->stop_timer, on_stop_timer, (uint64_t)worker->config->shutdown_timeout_ms, 0);
+        (void)uv_timer_start(&worker->stop_timer, on_stop_timer,
+                             (uint64_t)worker->config->shutdown_timeout_ms, 0);
     } else if (!worker->terminating) {
         worker->terminating = true;
         log_info("stopping now: %zu job%s put back", active, active == 1 ? " is" : "s are");
@@ -333,7 +342,8 @@ void worker_check_done(struct worker *worker)
         return;
 
     worker->closing = true;
-    pools_close(worker->pools, on_pools_closed, worker); /* while we are registered: what they hold can be found */
+    pools_close(worker->pools, on_pools_closed,
+                worker); /* while we are registered: what they hold can be found */
     worker->pools = NULL;
 }
 
@@ -387,10 +397,13 @@ static int start_parts(struct worker *worker, struct mandor_err *err)
     if ((r = nursery_new(&worker->loop, &options, &worker->nursery, err)) < 0)
         return r;
     note_base(worker);
-    if ((r = filter_pool_new(&worker->loop, (size_t)worker->config->buffer_max_bytes, &worker->filters)) < 0 ||
-        (r = hash_new(&worker->by_id)) < 0 || (r = env_passed(worker->config->env_pass, &worker->env_pass)) < 0 ||
+    if ((r = filter_pool_new(&worker->loop, (size_t)worker->config->buffer_max_bytes,
+                             &worker->filters)) < 0 ||
+        (r = hash_new(&worker->by_id)) < 0 ||
+        (r = env_passed(worker->config->env_pass, &worker->env_pass)) < 0 ||
         (r = pools_new(&worker->loop, worker->nursery, worker->env_pass, &worker->pools)) < 0 ||
-        (r = pools_configure(worker->pools, worker->config->pools, worker->config->pool_count)) < 0 ||
+        (r = pools_configure(worker->pools, worker->config->pools, worker->config->pool_count)) <
+            0 ||
         (r = scheduler_new(worker, &worker->scheduler)) < 0 || (r = signals_start(worker)) < 0)
         return err_set(err, r, FAULT_HOST, "start worker");
     worker->env = (struct executor_env){ .loop = &worker->loop,
@@ -445,7 +458,8 @@ static void init_handles(struct worker *worker)
     (void)uv_timer_init(&worker->loop, &worker->phase_timer);
     (void)uv_timer_init(&worker->loop, &worker->stop_timer);
     (void)uv_prepare_init(&worker->loop, &worker->lag);
-    worker->tick.data = worker->phase_timer.data = worker->stop_timer.data = worker->lag.data = worker;
+    worker->tick.data = worker->phase_timer.data = worker->stop_timer.data = worker->lag.data =
+        worker;
     (void)uv_prepare_start(&worker->lag, on_turn);
     uv_unref((uv_handle_t *)&worker->lag);
 }

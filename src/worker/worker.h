@@ -24,18 +24,18 @@ struct progress;
 
 /* What the command line decided.  Borrowed for the whole run. */
 struct worker_setup {
-    struct config *config;      /* owned by the worker: SIGHUP replaces it */
-    const char *config_path;    /* as given, NULL = searched */
+    struct config *config;   /* owned by the worker: SIGHUP replaces it */
+    const char *config_path; /* as given, NULL = searched */
     const char *broker_url;
-    const char *broker_name;    /* the same for people: the default's path is filled in */
-    const char *name;           /* unique: <host>-<pid>-<random> */
+    const char *broker_name; /* the same for people: the default's path is filled in */
+    const char *name;        /* unique: <host>-<pid>-<random> */
     const char *data_dir;
-    const char *lock_path;      /* liveness lock, held already (shared with the guard) */
-    const char *const *queues;  /* --queue; NULL = the configuration's, or all */
+    const char *lock_path;     /* liveness lock, held already (shared with the guard) */
+    const char *const *queues; /* --queue; NULL = the configuration's, or all */
     size_t queue_count;
-    int64_t concurrency;        /* --concurrency; 0 = the configuration's */
+    int64_t concurrency; /* --concurrency; 0 = the configuration's */
     bool drain;
-    bool progress;              /* stderr is a terminal: people watch */
+    bool progress; /* stderr is a terminal: people watch */
     int guard_fd;
 };
 
@@ -59,7 +59,7 @@ struct worker {
 
     bool stopping;    /* no more leases; running jobs may end */
     bool terminating; /* running jobs were told to end */
-    uint64_t random; /* jitter */
+    uint64_t random;  /* jitter */
 
     uv_timer_t tick, phase_timer, stop_timer;
     uv_prepare_t lag;
@@ -69,7 +69,8 @@ struct worker {
     bool recovering;
     bool renewing;
     int64_t renewed_boot_ms; /* when the last successful renewal was asked for */
-    int64_t complain_at_ms; /* broker thread: the next time that a takeover that does not come about is told of */
+    int64_t
+        complain_at_ms; /* broker thread: the next time that a takeover that does not come about is told of */
     bool registered, closing;
 };
 

@@ -15,7 +15,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     text[size] = '\0';
 
     if (units_parse_duration(text, &value, NULL) == 0 &&
-        (units_parse_duration(units_print_duration(value, printed), &again, NULL) < 0 || again != value))
+        (units_parse_duration(units_print_duration(value, printed), &again, NULL) < 0 ||
+         again != value))
         abort();
     if (units_parse_size(text, &value, NULL) == 0 &&
         (units_parse_size(units_print_size(value, printed), &again, NULL) < 0 || again != value))

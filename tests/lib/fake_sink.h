@@ -11,8 +11,8 @@ struct fake_sink {
     int64_t bytes;
     size_t largest_write;
     bool keep;
-    bool hold_open;   /* opening does not answer until fake_sink_release() */
-    bool hold_writes; /* neither do writes */
+    bool hold_open;      /* opening does not answer until fake_sink_release() */
+    bool hold_writes;    /* neither do writes */
     int fail_write_with; /* -errno for the next write */
     int64_t fail_after;  /* … once so many bytes were taken */
     bool committed, aborted, freed;
@@ -27,7 +27,8 @@ struct fake_sink {
 void fake_sink_init(struct fake_sink *fake);
 void fake_sink_done(struct fake_sink *fake);
 /* Open it; on_opened as for sink_open(). */
-struct sink *fake_sink_open(uv_loop_t *loop, struct fake_sink *fake, const char *stream, sink_done_fn *on_opened, void *arg);
+struct sink *fake_sink_open(uv_loop_t *loop, struct fake_sink *fake, const char *stream,
+                            sink_done_fn *on_opened, void *arg);
 /* Let the call that is held go on. */
 void fake_sink_release(struct fake_sink *fake);
 

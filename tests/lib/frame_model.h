@@ -7,10 +7,11 @@
 
 /* Append to log, for each frame, "<payload bytes>|<flags>;"; at an error or torn end "!".  frame as spec_frame.
  * Also usable as the log of a framer, with frame_log_* as its events. */
-void frame_model(enum spec_frame frame, size_t frame_max, const unsigned char *bytes, size_t len, struct buf *log);
+void frame_model(enum spec_frame frame, size_t frame_max, const unsigned char *bytes, size_t len,
+                 struct buf *log);
 
 /* Run the framer over bytes in chunks of `chunk` (0 = random sizes by seed) and log the same. */
-void frame_walk(enum spec_frame frame, size_t frame_max, const unsigned char *bytes, size_t len, size_t chunk,
-                uint32_t seed, struct buf *log);
+void frame_walk(enum spec_frame frame, size_t frame_max, const unsigned char *bytes, size_t len,
+                size_t chunk, uint32_t seed, struct buf *log);
 
 #endif

@@ -31,7 +31,8 @@ void rig_done(struct rig *rig);
 extern const struct filter_options rig_defaults; /* raw, xxh3, no cap */
 
 /* url: a real sink (NULL = the fake one; set it up before).  Opens it and makes the filter. */
-void rig_open(struct rig *rig, const char *url, const char *stream, const struct filter_options *options);
+void rig_open(struct rig *rig, const char *url, const char *stream,
+              const struct filter_options *options);
 /* Fork a child that runs body(fd, arg) with the pipe's writing end, then exits; the filter reads it. */
 void rig_child(struct rig *rig, void (*body)(int fd, const void *arg), const void *arg);
 /* The same with the pipe's writing end in the test's own hand. */
@@ -50,7 +51,7 @@ void rig_settle(struct rig *rig, bool commit);
 
 /* Deterministic bytes: byte i of every stream made by `seed`. */
 void rig_bytes(unsigned seed, int64_t offset, unsigned char *bytes, size_t len);
-uint64_t rig_hash(unsigned seed, int64_t len); /* xxh3 of the first len of them */
+uint64_t rig_hash(unsigned seed, int64_t len);         /* xxh3 of the first len of them */
 void rig_write(int fd, const void *bytes, size_t len); /* all of it, blocking; dies on errors */
 void rig_write_stream(int fd, unsigned seed, int64_t len);
 char *rig_read_file(const char *path, size_t *ret_len);

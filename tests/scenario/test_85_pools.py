@@ -135,7 +135,7 @@ def test_one_slow_sink_does_not_hold_up_the_other_jobs_of_its_worker(mandor):
 # ---- prints (R54), frames (R55) ----
 
 
-def test_r54_prints_go_to_the_log_with_the_jobs_id_and_never_into_a_frame(mandor):
+def test_prints_go_to_the_log_with_the_jobs_id_and_never_into_a_frame_R54(mandor):
     configure(mandor)
     with mandor.worker() as worker:
         job = add(mandor, {"print": "Error: boom\n", "result": "fine"})
@@ -197,7 +197,7 @@ def test_half_a_frame_and_the_end_is_a_protocol_error(mandor):
 # ---- deaths ----
 
 
-def test_r21_a_killed_worker_ends_its_job_as_killed_and_is_replaced(mandor):
+def test_a_killed_worker_ends_its_job_as_killed_and_is_replaced_R21(mandor):
     configure(mandor)
     with mandor.worker():
         job = add(mandor, {"die": 9})
@@ -220,7 +220,7 @@ def test_only_the_jobs_of_the_dead_worker_are_tried_again(mandor):
         assert sorted(r["attempt"] for r in records) == [1, 1, 2, 2]
 
 
-def test_r68_a_death_while_idle_charges_nobody(mandor):
+def test_a_death_while_idle_charges_nobody_R68(mandor):
     configure(mandor)
     with mandor.worker():
         for i in range(10):
@@ -233,7 +233,7 @@ def test_r68_a_death_while_idle_charges_nobody(mandor):
             assert (record["result"], record["attempt"]) == (i, 1), record
 
 
-def test_r62_a_result_just_before_the_exit_is_never_lost(mandor):
+def test_a_result_just_before_the_exit_is_never_lost_R62(mandor):
     count = 400 if not SOAK else 5000
     configure(mandor, size=4, max_jobs=1)
     jobs = mandor.add_many([{"pool": "p", "data": {"result_and_exit": True}}] * count)
@@ -243,7 +243,7 @@ def test_r62_a_result_just_before_the_exit_is_never_lost(mandor):
     assert len({r["result"]["pid"] for r in records}) == len(jobs)
 
 
-def test_r63_recycling_is_staggered(mandor):
+def test_recycling_is_staggered_R63(mandor):
     """Steady load, every worker replaced several times: at no time is less than half of the pool at work."""
     configure(mandor, size=8, max_jobs=40)
     seen = []
@@ -262,7 +262,7 @@ def test_r63_recycling_is_staggered(mandor):
         assert min(seen) >= 4, seen
 
 
-def test_r69_workers_that_die_at_once_are_started_ever_more_slowly_until_it_is_mended(mandor):
+def test_workers_that_die_at_once_are_started_ever_more_slowly_until_it_is_mended_R69(mandor):
     flag = mandor.tmp / "mended"
     command = ["sh", "-c", f"[ -e {flag} ] || exit 3; exec {PYTHON} -S {WORKER}"]
     configure(mandor, size=4, command=command)
@@ -293,7 +293,7 @@ def test_a_job_that_waits_for_a_failing_pool_can_be_cancelled(mandor):
     assert record["state"] in ("waiting", "delayed") and record["attempts_used"] == 0, record
 
 
-def test_r70_a_pool_that_lost_all_its_workers_refills_by_itself(mandor):
+def test_a_pool_that_lost_all_its_workers_refills_by_itself_R70(mandor):
     configure(mandor, size=8)
     with mandor.worker():
         pids = wait_ready(mandor, 8)

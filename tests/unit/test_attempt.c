@@ -13,7 +13,8 @@ START_TEST(final_states_have_no_moves)
     for (int state = 0; state < ATTEMPT_STATES; state++)
         for (int event = 0; event < ATTEMPT_EVENTS; event++)
             if (final((enum attempt_state)state))
-                ck_assert_int_eq(attempt_next((enum attempt_state)state, (enum attempt_event)event), -1);
+                ck_assert_int_eq(attempt_next((enum attempt_state)state, (enum attempt_event)event),
+                                 -1);
 }
 END_TEST
 

@@ -32,12 +32,14 @@ static struct heard hear(const char *bytes, size_t len, size_t chunk, int64_t *r
 
 START_TEST(values_arrive_whole_in_any_chunking)
 {
-    static const char said[] = "{\"progress\": 42}\n\n{\"log\": \"h\\u00e9\"}\n{\"result\": {\"a\": [1]}, \"progress\": 100}";
+    static const char said[] = "{\"progress\": 42}\n\n{\"log\": \"h\\u00e9\"}\n{\"result\": "
+                               "{\"a\": [1]}, \"progress\": 100}";
     int64_t skipped;
 
     for (size_t chunk = 1; chunk <= sizeof said; chunk++) {
         struct heard heard = hear(said, sizeof said - 1, chunk, &skipped);
-        ck_assert_str_eq(heard.text, "progress=42;log=\"h\xc3\xa9\";progress=100;result={\"a\":[1]};");
+        ck_assert_str_eq(heard.text,
+                         "progress=42;log=\"h\xc3\xa9\";progress=100;result={\"a\":[1]};");
         ck_assert_int_eq(skipped, 0);
     }
 }

@@ -248,7 +248,8 @@ RUNG_TEST(a_job_runs_as_the_user_that_was_asked_for)
 /* A number that the kernel takes for "unchanged", or that would be cut to root's, never runs as us. */
 RUNG_TEST(a_user_number_out_of_range_is_refused)
 {
-    static const char *const numbers[] = { "4294967295", "4294967296", "18446744073709551616", "-0", " 5", "+5" };
+    static const char *const numbers[] = { "4294967295", "4294967296", "18446744073709551616",
+                                           "-0",         " 5",         "+5" };
     static struct member m;
     for (size_t i = 0; i < ARRAY_LEN(numbers); i++)
         for (int group = 0; group < 2; group++) {

@@ -208,7 +208,8 @@ START_TEST(a_killed_guard_takes_worker_and_jobs_with_it)
     ck_assert_int_ge(gone_after(&rig), 0);
     (void)poll(NULL, 0, 100); /* a start that was under way would show itself now */
     ck_assert_int_eq(marked_alive(rig.mark), 0);
-    ck_assert_int_eq(nursery_empty_dead(rig.hello.base, NULL), 0); /* empty directories are the next start's */
+    ck_assert_int_eq(nursery_empty_dead(rig.hello.base, NULL),
+                     0); /* empty directories are the next start's */
     ck_assert(cgroup_is_gone(&rig));
 }
 END_TEST
@@ -328,12 +329,16 @@ START_TEST(a_text_that_is_not_ours_empties_nothing)
         "[]",
         "{\"v\":1,\"boot\":\"x\",\"name\":\"x\",\"cgroup\":\"/sys/fs/cgroup\",\"scratch\":\"/tmp/"
         "x\",\"limits\":[]}",
-        "{\"v\":1,\"boot\":\"x\",\"name\":\"x\",\"cgroup\":\"/sys/mandor-a/../b\",\"scratch\":\"/tmp/"
+        "{\"v\":1,\"boot\":\"x\",\"name\":\"x\",\"cgroup\":\"/sys/mandor-a/../b\",\"scratch\":\"/"
+        "tmp/"
         "x\",\"limits\":[]}",
         "{\"v\":1,\"boot\":\"x\",\"name\":\"x\",\"cgroup\":\"\",\"scratch\":\"tmp\",\"limits\":[]}",
-        "{\"v\":1,\"boot\":\"x\",\"name\":\"x\",\"cgroup\":\"\",\"scratch\":\"/tmp/y\",\"limits\":[]}",
-        "{\"v\":1,\"boot\":\"x\",\"name\":\"x\",\"cgroup\":\"\",\"scratch\":\"/tmp/../x\",\"limits\":[]}",
-        "{\"v\":1,\"boot\":\"x\",\"name\":\"\",\"cgroup\":\"\",\"scratch\":\"/tmp/\",\"limits\":[]}",
+        "{\"v\":1,\"boot\":\"x\",\"name\":\"x\",\"cgroup\":\"\",\"scratch\":\"/tmp/"
+        "y\",\"limits\":[]}",
+        "{\"v\":1,\"boot\":\"x\",\"name\":\"x\",\"cgroup\":\"\",\"scratch\":\"/tmp/../"
+        "x\",\"limits\":[]}",
+        "{\"v\":1,\"boot\":\"x\",\"name\":\"\",\"cgroup\":\"\",\"scratch\":\"/tmp/"
+        "\",\"limits\":[]}",
     };
     for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
         struct mandor_err err = { 0 };

@@ -80,7 +80,9 @@ TEST(text_for_people_is_indented)
 {
     SCOPED_JSON *json = json_pack("{s:i, s:[s, b], s:{}, s:[]}", "a", 1, "b", "x", 1, "c", "d");
     SCOPED_FREE char *text = json_text_indented(json);
-    ck_assert_str_eq(text, "{\n  \"a\": 1,\n  \"b\": [\n    \"x\",\n    true\n  ],\n  \"c\": {},\n  \"d\": []\n}");
+    ck_assert_str_eq(
+        text,
+        "{\n  \"a\": 1,\n  \"b\": [\n    \"x\",\n    true\n  ],\n  \"c\": {},\n  \"d\": []\n}");
 }
 
 TEST(nesting_without_end_is_an_error_not_a_crash)

@@ -29,7 +29,8 @@ static void on_closed(void *arg)
     ((struct seen *)arg)->closed++;
 }
 
-static void on_output(struct mandor_process *process, enum mandor_stream stream, const void *bytes, size_t len, void *arg)
+static void on_output(struct mandor_process *process, enum mandor_stream stream, const void *bytes,
+                      size_t len, void *arg)
 {
     struct seen *seen = arg;
     char *text = stream == MANDOR_STDOUT ? seen->out : seen->err;
@@ -61,11 +62,14 @@ static void on_ended(struct mandor_process *process, const struct mandor_result 
     seen->descendants_killed = result->descendants_killed;
     (void)snprintf(seen->cause, sizeof seen->cause, "%s", result->cause);
     (void)snprintf(seen->error, sizeof seen->error, "%s", result->error);
-    (void)snprintf(seen->result, sizeof seen->result, "%s", result->result != NULL ? result->result : "");
+    (void)snprintf(seen->result, sizeof seen->result, "%s",
+                   result->result != NULL ? result->result : "");
     mandor_close(seen->mandor, on_closed, seen);
 }
 
-static const struct mandor_callbacks all = { .on_output = on_output, .on_progress = on_progress, .on_ended = on_ended };
+static const struct mandor_callbacks all = { .on_output = on_output,
+                                             .on_progress = on_progress,
+                                             .on_ended = on_ended };
 
 static void open_context(struct seen *seen)
 {
@@ -80,7 +84,8 @@ static void spawn(struct seen *seen, const char *job)
     struct mandor_err err;
 
     open_context(seen);
-    ck_assert_msg(mandor_spawn(seen->mandor, job, &all, seen, &seen->process, &err) == 0, "%s", err.msg);
+    ck_assert_msg(mandor_spawn(seen->mandor, job, &all, seen, &seen->process, &err) == 0, "%s",
+                  err.msg);
 }
 
 static void finish(struct seen *seen)
@@ -94,8 +99,9 @@ TEST(bytes_and_end_arrive_with_what_the_program_said)
 {
     struct seen seen;
 
-    spawn(&seen, "{\"exec\": [\"sh\", \"-c\", \"echo out; echo err >&2; echo '{\\\"progress\\\": 5}' >&3; "
-                 "echo '{\\\"result\\\": [1]}' >&3; exit 7\"]}");
+    spawn(&seen,
+          "{\"exec\": [\"sh\", \"-c\", \"echo out; echo err >&2; echo '{\\\"progress\\\": 5}' >&3; "
+          "echo '{\\\"result\\\": [1]}' >&3; exit 7\"]}");
     finish(&seen);
     ck_assert_str_eq(seen.out, "out\n");
     ck_assert_str_eq(seen.err, "err\n");
@@ -111,11 +117,14 @@ TEST(a_bad_job_is_refused_with_the_key_that_is_wrong)
     struct mandor_err err;
 
     open_context(&seen);
-    ck_assert_int_eq(mandor_spawn(seen.mandor, "{\"exec\": [\"true\"], \"timout\": \"1s\"}", &all, &seen, NULL, &err), -EINVAL);
+    ck_assert_int_eq(mandor_spawn(seen.mandor, "{\"exec\": [\"true\"], \"timout\": \"1s\"}", &all,
+                                  &seen, NULL, &err),
+                     -EINVAL);
     ck_assert_ptr_nonnull(strstr(err.msg, "timout"));
     ck_assert_int_eq(mandor_spawn(seen.mandor, "{", &all, &seen, NULL, &err), -EINVAL);
     ck_assert_int_eq(mandor_spawn(seen.mandor, "[]", &all, &seen, NULL, &err), -EINVAL);
-    ck_assert_int_eq(mandor_spawn(seen.mandor, "{\"exec\": [\"true\"]}", NULL, &seen, NULL, &err), -EINVAL);
+    ck_assert_int_eq(mandor_spawn(seen.mandor, "{\"exec\": [\"true\"]}", NULL, &seen, NULL, &err),
+                     -EINVAL);
     mandor_close(seen.mandor, on_closed, &seen);
     (void)uv_run(seen.loop, UV_RUN_DEFAULT);
     ck_assert_int_eq(seen.closed, 1);
@@ -209,7 +218,8 @@ TEST(a_program_that_does_not_read_its_stdin_harms_nobody)
     char *job = NULL;
 
     (void)signal(SIGPIPE, SIG_DFL);
-    ck_assert_int_gt(asprintf(&job, "{\"exec\": [\"true\"], \"stdin\": \"inline:%0100000d\"}", 0), 0);
+    ck_assert_int_gt(asprintf(&job, "{\"exec\": [\"true\"], \"stdin\": \"inline:%0100000d\"}", 0),
+                     0);
     spawn(&seen, job);
     finish(&seen);
     free(job);

@@ -204,7 +204,8 @@ static int set_flag(const char *path, int flag)
 
 START_TEST(file_flags_of_a_root_job_do_not_keep_its_files)
 {
-    ck_assert_int_eq(mkdir("f", 0700) | mkdir("f/a", 0700) | mkdir("f/b", 0700) | mkdir("f/b/c", 0700), 0);
+    ck_assert_int_eq(
+        mkdir("f", 0700) | mkdir("f/a", 0700) | mkdir("f/b", 0700) | mkdir("f/b/c", 0700), 0);
     touch("f/a/x");
     touch("f/b/immutable");
     touch("f/b/c/appended");
@@ -226,13 +227,16 @@ START_TEST(what_cannot_be_removed_does_not_save_the_rest)
 {
     if (geteuid() != 0)
         return;
-    ck_assert_int_eq(mkdir("k", 0700) | mkdir("k/a", 0700) | mkdir("k/b", 0700) | mkdir("k/b/in", 0755) | mkdir("k/c", 0700), 0);
+    ck_assert_int_eq(mkdir("k", 0700) | mkdir("k/a", 0700) | mkdir("k/b", 0700) |
+                         mkdir("k/b/in", 0755) | mkdir("k/c", 0700),
+                     0);
     touch("k/a/x");
     touch("k/b/in/root's");
     touch("k/c/x");
     touch("k/z");
-    ck_assert_int_eq(chown(".", 65534, 65534) | chown("k", 65534, 65534) | chown("k/a", 65534, 65534) |
-                         chown("k/b", 65534, 65534) | chown("k/c", 65534, 65534),
+    ck_assert_int_eq(chown(".", 65534, 65534) | chown("k", 65534, 65534) |
+                         chown("k/a", 65534, 65534) | chown("k/b", 65534, 65534) |
+                         chown("k/c", 65534, 65534),
                      0);
     ck_assert_int_eq(seteuid(65534), 0);
     ck_assert_int_lt(tree_remove("k"), 0);

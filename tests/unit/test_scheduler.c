@@ -6,7 +6,8 @@
 #include "lib/unit.h"
 #include "worker/attempt.h"
 
-static struct broker_req *asked[BROKER_OPS]; /* the last request of each kind that has no answer yet */
+static struct broker_req
+    *asked[BROKER_OPS]; /* the last request of each kind that has no answer yet */
 
 void __wrap_broker_submit(struct broker *broker, struct broker_req *req);
 void __wrap_broker_submit(struct broker *broker, struct broker_req *req)

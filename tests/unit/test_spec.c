@@ -50,11 +50,16 @@ static void writes(const struct spec *spec, const char *want)
 
 TEST(two_streams_need_two_places)
 {
-    refused("{\"exec\":[\"true\"],\"stdout\":\"file:/x\",\"stderr\":\"file:/x\"}",
-            "stderr: 'file:/x' is where stdout goes too, expected two places, or {stream} in the name");
-    refused("{\"exec\":[\"true\"],\"stdout\":\"file:/{id}{{stream}\",\"stderr\":\"file:/{id}{{stream}\"}",
-            "stderr: 'file:/{id}{{stream}' is where stdout goes too, expected two places, or {stream} in the name");
-    spec_free(spec_of("{\"exec\":[\"true\"],\"stdout\":\"file:/{id}.{stream}\",\"stderr\":\"file:/{id}.{stream}\"}", NULL));
+    refused(
+        "{\"exec\":[\"true\"],\"stdout\":\"file:/x\",\"stderr\":\"file:/x\"}",
+        "stderr: 'file:/x' is where stdout goes too, expected two places, or {stream} in the name");
+    refused("{\"exec\":[\"true\"],\"stdout\":\"file:/{id}{{stream}\",\"stderr\":\"file:/"
+            "{id}{{stream}\"}",
+            "stderr: 'file:/{id}{{stream}' is where stdout goes too, expected two places, or "
+            "{stream} in the name");
+    spec_free(spec_of("{\"exec\":[\"true\"],\"stdout\":\"file:/{id}.{stream}\",\"stderr\":\"file:/"
+                      "{id}.{stream}\"}",
+                      NULL));
     spec_free(spec_of("{\"exec\":[\"true\"],\"stdout\":\"null:\",\"stderr\":\"null:\"}", NULL));
 }
 

@@ -723,7 +723,8 @@ TEST(who_waits_for_the_turn_of_a_stopped_process_is_told_who_that_is)
     turnstile_test_patience_ms = 300;
     ck_assert_int_eq(try_add(broker, TRUE_JOB, &err), -EBUSY);
     (void)snprintf(want, sizeof want, "process %d (", pid);
-    ck_assert_msg(strstr(err.msg, want) != NULL && strstr(err.msg, "stopped") != NULL, "%s", err.msg);
+    ck_assert_msg(strstr(err.msg, want) != NULL && strstr(err.msg, "stopped") != NULL, "%s",
+                  err.msg);
     ck_assert_int_eq(kill(pid, SIGKILL), 0);
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
     ck_assert_int_gt(try_add(broker, TRUE_JOB, &err), 0);
@@ -775,8 +776,7 @@ TEST(one_request_that_cannot_be_written_does_not_fail_its_neighbours)
     static struct broker_added added[9];
     struct spec *specs[9];
     for (int i = 0; i < 9; i++) {
-        SCOPED_JSON *json =
-            json_pack("{s:[s], s:i}", "exec", "true", "priority", i == 4 ? 13 : 0);
+        SCOPED_JSON *json = json_pack("{s:[s], s:i}", "exec", "true", "priority", i == 4 ? 13 : 0);
         ck_assert_int_eq(spec_from_json(json, NULL, &specs[i], NULL), 0);
         reqs[i] = (struct broker_req){ .op = BROKER_ADD, .done = nothing };
         reqs[i].add.specs = (const struct spec *const *)&specs[i];
@@ -818,7 +818,7 @@ TEST(the_log_shrinks_after_a_long_reader_has_gone) /* R81 */
     do {
         struct broker_req req = { .op = BROKER_ADD };
         req.add.specs = specs;
-            req.add.count = COUNT;
+        req.add.count = COUNT;
         req.add.added = added;
         ask_ok(broker, &req);
         ck_assert_int_eq(stat(wal, &st), 0);
