@@ -24,9 +24,9 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(autouse=True)
 def limit(request):
-    """End a test that hangs, with a traceback of where."""
+    """End a test that hangs, with a traceback of where.  The long variants of a soak have sixty times as long."""
     marker = request.node.get_closest_marker("limit")
-    seconds = int((marker.args[0] if marker else 120) * harness.SLACK)
+    seconds = int((marker.args[0] if marker else 120) * harness.SLACK * (60 if harness.SOAK else 1))
 
     def over(*_):
         raise AssertionError(f"the test took longer than {seconds} s")
