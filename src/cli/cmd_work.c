@@ -73,6 +73,9 @@ static int check(const struct worker_setup *setup)
         out_line("pool: %s (%s, %" PRId64 " workers%s)", config->pools[i].name,
                  config->pools[i].command[0], config->pools[i].size_max,
                  config->pools[i].size_min < config->pools[i].size_max ? " at most" : "");
+    for (size_t i = 0; i < config->python.runtime_count; i++)
+        out_line("python: %s (isolation %s, sandbox %s)", config->python.runtimes[i].name,
+                 config->python.runtimes[i].isolation, config->python.runtimes[i].sandbox);
     return EXIT_OK;
 }
 

@@ -37,6 +37,10 @@ enum param_type {
     PARAM_VARS,
     PARAM_COUNT,
     PARAM_DIR,
+    PARAM_PATH,
+    PARAM_LIST,
+    PARAM_PYTHON,
+    PARAM_RUNTIMES,
 };
 
 struct param {
@@ -61,10 +65,14 @@ static const struct param top_params[] = {
     ROW(key, type, config, field, choices, fallback, range_),
 #define QUEUE_PARAM(key, type, field, choices, fallback, range_, help)
 #define POOL_PARAM(key, type, field, choices, fallback, range_, help)
+#define PYTHON_PARAM(key, type, field, choices, fallback, range_, help)
+#define RUNTIME_PARAM(key, type, field, choices, fallback, range_, help)
 #include "config/params.def"
 #undef PARAM
 #undef QUEUE_PARAM
 #undef POOL_PARAM
+#undef PYTHON_PARAM
+#undef RUNTIME_PARAM
 };
 
 static const struct param queue_params[] = {
@@ -72,10 +80,14 @@ static const struct param queue_params[] = {
 #define QUEUE_PARAM(key, type, field, choices, fallback, range_, help) \
     ROW(key, type, config_queue, field, choices, fallback, range_),
 #define POOL_PARAM(key, type, field, choices, fallback, range_, help)
+#define PYTHON_PARAM(key, type, field, choices, fallback, range_, help)
+#define RUNTIME_PARAM(key, type, field, choices, fallback, range_, help)
 #include "config/params.def"
 #undef PARAM
 #undef QUEUE_PARAM
 #undef POOL_PARAM
+#undef PYTHON_PARAM
+#undef RUNTIME_PARAM
 };
 
 static const struct param pool_params[] = {
@@ -83,10 +95,44 @@ static const struct param pool_params[] = {
 #define QUEUE_PARAM(key, type, field, choices, fallback, range_, help)
 #define POOL_PARAM(key, type, field, choices, fallback, range_, help) \
     ROW(key, type, pool_options, field, choices, fallback, range_),
+#define PYTHON_PARAM(key, type, field, choices, fallback, range_, help)
+#define RUNTIME_PARAM(key, type, field, choices, fallback, range_, help)
 #include "config/params.def"
 #undef PARAM
 #undef QUEUE_PARAM
 #undef POOL_PARAM
+#undef PYTHON_PARAM
+#undef RUNTIME_PARAM
+};
+
+static const struct param python_params[] = {
+#define PARAM(key, type, field, choices, fallback, range_, help)
+#define QUEUE_PARAM(key, type, field, choices, fallback, range_, help)
+#define POOL_PARAM(key, type, field, choices, fallback, range_, help)
+#define PYTHON_PARAM(key, type, field, choices, fallback, range_, help) \
+    ROW(key, type, python_options, field, choices, fallback, range_),
+#define RUNTIME_PARAM(key, type, field, choices, fallback, range_, help)
+#include "config/params.def"
+#undef PARAM
+#undef QUEUE_PARAM
+#undef POOL_PARAM
+#undef PYTHON_PARAM
+#undef RUNTIME_PARAM
+};
+
+static const struct param runtime_params[] = {
+#define PARAM(key, type, field, choices, fallback, range_, help)
+#define QUEUE_PARAM(key, type, field, choices, fallback, range_, help)
+#define POOL_PARAM(key, type, field, choices, fallback, range_, help)
+#define PYTHON_PARAM(key, type, field, choices, fallback, range_, help)
+#define RUNTIME_PARAM(key, type, field, choices, fallback, range_, help) \
+    ROW(key, type, python_runtime, field, choices, fallback, range_),
+#include "config/params.def"
+#undef PARAM
+#undef QUEUE_PARAM
+#undef POOL_PARAM
+#undef PYTHON_PARAM
+#undef RUNTIME_PARAM
 };
 
 _Static_assert(offsetof(struct config_queue, keep_completed_count) ==
@@ -372,6 +418,50 @@ static int read_dir(const struct place *place, const char *text, char **field)
                                : bad(place, "'%.100s': %s", text, strerrordesc_np(errno));
     free(*field);
     *field = absolute;
+    return 0;
+}
+
+/* A place that may not be there yet, relative to the file's directory. */
+static int read_path(const struct place *place, const char *text, char **field)
+{
+    SCOPED_FREE char *dir = NULL;
+    char *path = NULL;
+
+    if (text[0] == '\0')
+        return bad(place, "empty, expected a directory");
+    if (text[0] != '/' && (dir = realpath(place->dir, NULL)) == NULL)
+        return bad(place, "'%.100s': %s", place->dir, strerrordesc_np(errno));
+    int n = dir == NULL ? asprintf(&path, "%s", text) : asprintf(&path, "%s/%s", dir, text);
+    if (n < 0)
+        return no_memory(place);
+    free(*field);
+    *field = path;
+    return 0;
+}
+
+/* [numpy, pandas]; may be empty. */
+static int read_list(const struct place *place, const struct tree *value, char ***field)
+{
+    if (value->kind != TREE_LIST)
+        return bad(place, "expected a list such as [numpy, pandas]");
+
+    char **list = calloc(value->count + 1, sizeof *list);
+    if (list == NULL)
+        return no_memory(place);
+    free_names(*field);
+    *field = list;
+    for (size_t i = 0; i < value->count; i++) {
+        SCOPED_BUF text = { 0 };
+        struct place inner = *place;
+        inner.line = value->items[i].line;
+        int r = get_text(&inner, value->items[i].value, &text);
+        if (r < 0)
+            return r;
+        if (text.len == 0)
+            return bad(&inner, "empty, expected a name");
+        if ((list[i] = buf_steal(&text)) == NULL)
+            return no_memory(place);
+    }
     return 0;
 }
 
@@ -726,6 +816,118 @@ static int read_pools(const struct place *place, const struct tree *value, struc
     return 0;
 }
 
+/* ---- python ---- */
+
+/* Every key of a mapping by its table. */
+static int read_table(const struct place *place, const struct tree *value,
+                      const struct param *params, size_t count, void *object)
+{
+    const char *known[KEYS_MAX];
+
+    for (size_t i = 0; i < count; i++)
+        known[i] = params[i].key;
+    for (size_t i = 0; i < value->count; i++) {
+        const struct tree_item *item = &value->items[i];
+        struct place inner = below(place, item->key, item->line);
+        const struct param *param = find_param(params, count, item->key);
+        int r = param != NULL ? read_param(&inner, param, item->value, object)
+                              : unknown_key(&inner, item->key, known, count);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int set_runtime_defaults(const char *name, struct python_runtime *runtime,
+                                struct mandor_err *err)
+{
+    runtime->name = strdup(name);
+    if (runtime->name == NULL)
+        return err_set(err, -ENOMEM, FAULT_HOST, "read the configuration");
+    for (size_t i = 0; i < ARRAY_LEN(runtime_params); i++) {
+        const struct param *param = &runtime_params[i];
+        if (param->fallback[0] == '\0' || param->fallback[0] == '(')
+            continue;
+        int r = store_text(param, param->fallback, (char *)runtime + param->offset, err);
+        BUG_ON(r < 0 && r != -ENOMEM); /* the table contradicts itself */
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int check_runtime(const struct place *place, const struct python_runtime *runtime)
+{
+    struct mandor_err why = { 0 };
+    int64_t seed;
+
+    if (runtime->hash_seed == NULL ||
+        units_parse_int(runtime->hash_seed, 0, UINT32_MAX, &seed, &why) == 0)
+        return 0;
+    struct place inner = below(place, "hash_seed", place->line);
+    return failed(&inner, -EINVAL, &why);
+}
+
+static int read_runtime(const struct place *place, const char *name, const struct tree *value,
+                        struct python_runtime *runtime)
+{
+    if (name[0] == '\0' || strchr(name, '/') != NULL)
+        return bad(place, "'%.60s' is no name of a runtime", name);
+    if (value->kind != TREE_MAP && !tree_is_null(value))
+        return bad(place, "expected a mapping such as {packages: [numpy], preload: [numpy]}");
+    int r = set_runtime_defaults(name, runtime, place->err);
+    if (r == 0)
+        r = read_table(place, value, runtime_params, ARRAY_LEN(runtime_params), runtime);
+    return r < 0 ? r : check_runtime(place, runtime);
+}
+
+/* The first one is `default`, which is there in any case. */
+static int read_runtimes(const struct place *place, const struct tree *value,
+                         struct python_options *python)
+{
+    if (tree_is_null(value))
+        return 0;
+    if (value->kind != TREE_MAP)
+        return bad(place, "expected a mapping of runtime names");
+
+    struct python_runtime *grown =
+        realloc(python->runtimes, (value->count + 1) * sizeof *python->runtimes);
+    if (grown == NULL)
+        return no_memory(place);
+    python->runtimes = grown;
+    for (size_t i = 0; i < value->count; i++) {
+        const struct tree_item *item = &value->items[i];
+        struct place inner = below(place, item->key, item->line);
+        struct python_runtime *runtime = python->runtimes;
+        if (str_eq(item->key, runtime->name))
+            python_runtime_done(runtime);
+        else
+            runtime = &python->runtimes[python->runtime_count++];
+        *runtime = (struct python_runtime){ 0 };
+        int r = read_runtime(&inner, item->key, item->value, runtime);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int read_python(const struct place *place, const struct tree *value,
+                       struct python_options *python)
+{
+    if (value->kind != TREE_MAP && !tree_is_null(value))
+        return bad(place, "expected a mapping such as {store: /var/lib/mandor/wheels}");
+    return read_table(place, value, python_params, ARRAY_LEN(python_params), python);
+}
+
+static int set_python_defaults(struct python_options *python, struct mandor_err *err)
+{
+    python->runtimes = calloc(1, sizeof *python->runtimes);
+    if (python->runtimes == NULL)
+        return err_set(err, -ENOMEM, FAULT_HOST, "read the configuration");
+    python->runtime_count = 1;
+    return set_runtime_defaults("default", python->runtimes, err);
+}
+
 /* ---- the whole ---- */
 
 static int read_param(const struct place *place, const struct param *param,
@@ -749,12 +951,20 @@ static int read_param(const struct place *place, const struct param *param,
         return read_vars(place, value, field);
     if (param->type == PARAM_COUNT)
         return read_count(place, value, param, field);
+    if (param->type == PARAM_LIST)
+        return read_list(place, value, field);
+    if (param->type == PARAM_PYTHON)
+        return read_python(place, value, field);
+    if (param->type == PARAM_RUNTIMES)
+        return read_runtimes(place, value, object);
 
     int r = get_text(place, value, &text);
     if (r < 0)
         return r;
     if (param->type == PARAM_DIR)
         return read_dir(place, text.data, field);
+    if (param->type == PARAM_PATH)
+        return read_path(place, text.data, field);
     r = store_text(param, text.data, field, &why);
     return r < 0 ? failed(place, r, &why) : 0;
 }
@@ -784,7 +994,7 @@ static int set_defaults(struct config *config, struct mandor_err *err)
         if (r < 0)
             return r;
     }
-    return 0;
+    return set_python_defaults(&config->python, err);
 }
 
 static int read_top(const struct place *place, const struct tree *tree, struct config *config)
@@ -909,6 +1119,7 @@ struct config *config_free(struct config *config)
     for (size_t i = 0; i < config->pool_count; i++)
         pool_options_done(&config->pools[i]);
     free(config->pools);
+    python_options_done(&config->python);
     free_names(config->env_pass);
     free(config->containment);
     free(config->log_format);
@@ -948,6 +1159,10 @@ const struct config_param *config_params(size_t *ret_count)
 #define TYPE_VARS     "map of names to values"
 #define TYPE_COUNT    "integer, or {min, max}"
 #define TYPE_DIR      "directory"
+#define TYPE_PATH     "directory"
+#define TYPE_LIST     "list"
+#define TYPE_PYTHON   "mapping"
+#define TYPE_RUNTIMES "mapping"
     static const struct config_param params[] = {
 #define PARAM(key, type, field, choices, fallback, range, help) \
     { key, (choices) != NULL ? (choices) : TYPE_##type, fallback, help },
@@ -955,10 +1170,16 @@ const struct config_param *config_params(size_t *ret_count)
     { "queues.NAME." key, TYPE_##type, fallback, help },
 #define POOL_PARAM(key, type, field, choices, fallback, range, help) \
     { "pools.NAME." key, (choices) != NULL ? (choices) : TYPE_##type, fallback, help },
+#define PYTHON_PARAM(key, type, field, choices, fallback, range, help) \
+    { "python." key, TYPE_##type, fallback, help },
+#define RUNTIME_PARAM(key, type, field, choices, fallback, range, help) \
+    { "python.runtimes.NAME." key, (choices) != NULL ? (choices) : TYPE_##type, fallback, help },
 #include "config/params.def"
 #undef PARAM
 #undef QUEUE_PARAM
 #undef POOL_PARAM
+#undef PYTHON_PARAM
+#undef RUNTIME_PARAM
     };
     *ret_count = ARRAY_LEN(params);
     return params;

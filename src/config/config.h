@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/macro.h"
 #include "pool/pool.h"
+#include "python/runtime.h"
 
 struct config_queue {
     char *name;
@@ -31,6 +32,7 @@ struct config {
     size_t queue_count; /* 0 = serve what the broker has */
     struct pool_options *pools;
     size_t pool_count;
+    struct python_options python;
     char **env_pass; /* names, NULL-terminated; never NULL */
 };
 

@@ -126,6 +126,18 @@ static const struct {
       "mandor.yaml:2: pools.t.size: expected at least one worker, as 4 or {min: 0, max: 8}" },
     { "pools:\n  t: {command: [a], contamination: no}\n",
       "mandor.yaml:2: pools.t.contamination: expected one of report|recycle|off, got 'no'" },
+    { "python: [a]\n",
+      "mandor.yaml:1: python: expected a mapping such as {store: /var/lib/mandor/wheels}" },
+    { "python: {stroe: /x}\n", "mandor.yaml:1: python.stroe: unknown key, did you mean 'store'?" },
+    { "python:\n  runtimes:\n    d: {package: [numpy]}\n",
+      "mandor.yaml:3: python.runtimes.d.package: unknown key, did you mean 'packages'?" },
+    { "python:\n  runtimes:\n    d: {packages: numpy}\n",
+      "mandor.yaml:3: python.runtimes.d.packages: expected a list such as [numpy, pandas]" },
+    { "python:\n  runtimes:\n    d: {isolation: thread}\n",
+      "mandor.yaml:3: python.runtimes.d.isolation: expected one of fork|scope|instance, got "
+      "'thread'" },
+    { "python:\n  runtimes:\n    d: {hash_seed: x}\n",
+      "mandor.yaml:3: python.runtimes.d.hash_seed: 'x' is no number, expected a whole number" },
     { "queues:\n  t: {executor: exec}\n", "mandor.yaml:2: queues.t.executor: unknown key" },
     { "queues:\n  t: {unique: x}\n",
       "mandor.yaml:2: queues.t.unique: belongs to a job, not to a queue" },
@@ -206,6 +218,50 @@ static const struct {
     { "a: \xff\n", "mandor.yaml: byte 4: invalid leading UTF-8 octet, expected UTF-8" },
     { "[[[[[[[[[[[[[[[[[[[[[[[", "mandor.yaml:1:17: nested too deeply" },
 };
+
+TEST(python_section_names_store_and_runtimes)
+{
+    SCOPED(config_free)
+    struct config *config = parse("python:\n"
+                                  "  store: /var/lib/mandor/wheels\n"
+                                  "  node: /opt/node/bin/node\n"
+                                  "  runtimes:\n"
+                                  "    data: {packages: [numpy, pandas], preload: [numpy],\n"
+                                  "           isolation: scope, spare: 5, hash_seed: 7}\n"
+                                  "    default: {spare: 1}\n");
+
+    ck_assert_str_eq(config->python.store, "/var/lib/mandor/wheels");
+    ck_assert_str_eq(config->python.node, "/opt/node/bin/node");
+    ck_assert_uint_eq(config->python.runtime_count, 2);
+
+    const struct python_runtime *plain = &config->python.runtimes[0];
+    ck_assert_str_eq(plain->name, "default");
+    ck_assert_int_eq(plain->spare, 1);
+    ck_assert_str_eq(plain->isolation, "fork");
+    ck_assert_str_eq(plain->sandbox, "strict");
+    ck_assert_ptr_null(plain->packages);
+
+    const struct python_runtime *data = &config->python.runtimes[1];
+    ck_assert_str_eq(data->name, "data");
+    ck_assert_str_eq(data->packages[1], "pandas");
+    ck_assert_ptr_null(data->packages[2]);
+    ck_assert_str_eq(data->preload[0], "numpy");
+    ck_assert_str_eq(data->isolation, "scope");
+    ck_assert_int_eq(data->spare, 5);
+    ck_assert_int_eq(data->recycle_jobs, 100);
+    ck_assert_int_eq(data->result_max_bytes, 16 << 20);
+    ck_assert_str_eq(data->hash_seed, "7");
+}
+
+TEST(a_runtime_default_is_always_there)
+{
+    SCOPED(config_free) struct config *config = parse("concurrency: 4\n");
+
+    ck_assert_uint_eq(config->python.runtime_count, 1);
+    ck_assert_str_eq(config->python.runtimes[0].name, "default");
+    ck_assert_int_eq(config->python.runtimes[0].spare, 2);
+    ck_assert_ptr_null(config->python.store);
+}
 
 TEST(a_message_names_file_line_and_key)
 {
