@@ -3,10 +3,12 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/prctl.h>
 
+#include "base/clock.h"
 #include "os/proc.h"
 #include "os/tree.h"
 
@@ -161,6 +163,65 @@ void family_pass(struct family *family, int ms)
         (void)uv_run(&family->loop, UV_RUN_ONCE);
 }
 
+#define CHILD_MS 10000 /* for what a child does; a sanitizer or a busy machine makes it slow */
+
+/* Alive, no zombies, of this mark; comm: with this name only, unless NULL. */
+static int alive(const char *mark, const char *comm)
+{
+    struct proc_pids all = { 0 };
+    ck_assert_int_eq(proc_all(&all), 0);
+    int count = 0;
+    for (size_t i = 0; i < all.count; i++) {
+        struct proc_stat stat;
+        char path[64], name[32] = "";
+        (void)snprintf(path, sizeof path, "/proc/%d/comm", all.pid[i]);
+        int fd = comm != NULL ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+        ssize_t n = fd >= 0 ? read(fd, name, sizeof name - 1) : 0;
+        name[n > 0 ? n - 1 : 0] = 0;
+        if (fd >= 0)
+            (void)close(fd);
+        count += (comm == NULL || strcmp(name, comm) == 0) && proc_environ_has(all.pid[i], mark) &&
+                 proc_stat_read(all.pid[i], &stat) == 0 && stat.state != 'Z';
+    }
+    proc_pids_done(&all);
+    return count;
+}
+
+void family_until_alive(struct family *family, const char *mark, const char *comm, int count)
+{
+    int seen;
+    for (int64_t end = clock_mono_ms() + CHILD_MS;
+         (seen = alive(mark, comm)) < count && clock_mono_ms() < end; family_pass(family, 10))
+        continue;
+    ck_assert_int_ge(seen, count);
+}
+
+void member_until_said(struct member *member)
+{
+    int64_t end = clock_mono_ms() + CHILD_MS;
+    for (read_out(member); member->out_len == 0 && clock_mono_ms() < end; read_out(member))
+        family_pass(member->family, 5);
+    ck_assert_int_gt(member->out_len, 0);
+}
+
+void member_until_state(struct member *member, char state)
+{
+    int64_t end = clock_mono_ms() + CHILD_MS;
+    struct proc_stat stat = { 0 };
+    while (proc_stat_read(member->pid, &stat) == 0 && stat.state != state && clock_mono_ms() < end)
+        family_pass(member->family, 5);
+    ck_assert_int_eq(stat.state, state);
+}
+
+void family_until_reaped(struct family *family)
+{
+    int seen;
+    for (int64_t end = clock_mono_ms() + CHILD_MS;
+         (seen = own_zombies()) > 0 && clock_mono_ms() < end; family_pass(family, 5))
+        continue;
+    ck_assert_int_eq(seen, 0);
+}
+
 void member_run(struct member *member, int ms)
 {
     member_start(member);
@@ -180,16 +241,16 @@ void member_done(struct member *member)
 
 int marked_alive(const char *mark)
 {
-    struct proc_pids all = { 0 };
-    ck_assert_int_eq(proc_all(&all), 0);
-    int alive = 0;
-    for (size_t i = 0; i < all.count; i++) {
-        struct proc_stat stat;
-        alive += proc_environ_has(all.pid[i], mark) && proc_stat_read(all.pid[i], &stat) == 0 &&
-                 stat.state != 'Z';
-    }
-    proc_pids_done(&all);
-    return alive;
+    return alive(mark, NULL);
+}
+
+void until_alive(const char *mark, int count)
+{
+    int seen;
+    for (int64_t end = clock_mono_ms() + CHILD_MS;
+         (seen = marked_alive(mark)) < count && clock_mono_ms() < end; (void)poll(NULL, 0, 10))
+        continue;
+    ck_assert_int_ge(seen, count);
 }
 
 int open_fds(void)

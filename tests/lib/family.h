@@ -46,6 +46,13 @@ void member_start(struct member *member);
 /* Run the loop until *flag, or fail the test after ms. */
 void family_until(struct family *family, const bool *flag, int ms, const char *what);
 #define UNTIL(family, flag, ms) family_until(family, flag, ms, #flag)
+/* Run the loop until it is so, or fail the test: what a child has yet to do itself after it was spawned.
+ * alive: `count` processes of this mark (whose name is comm, unless NULL).  said: the member wrote something.
+ * state: the leader is in this state of /proc/PID/stat.  reaped: no zombie is ours. */
+void family_until_alive(struct family *family, const char *mark, const char *comm, int count);
+void member_until_said(struct member *member);
+void member_until_state(struct member *member, char state);
+void family_until_reaped(struct family *family);
 /* Run the loop for so long. */
 void family_pass(struct family *family, int ms);
 /* Start, wait until empty, check that no process of it is alive. */
@@ -54,6 +61,8 @@ void member_done(struct member *member); /* child_close */
 
 /* Processes alive (no zombies) that carry this mark in their first environment. */
 int marked_alive(const char *mark);
+/* The same, without a loop to run: waits until there are so many, or fails the test. */
+void until_alive(const char *mark, int count);
 int open_fds(void);
 int own_zombies(void);
 /* Directories below the version 2 cgroup of this process. */

@@ -129,7 +129,7 @@ RUNG_TEST(two_hundred_ends_at_one_instant_are_all_seen)
         member_done(&m[i]);
     }
     (void)close(gate[0]);
-    ck_assert_int_eq(own_zombies(), 0);
+    family_until_reaped(&family);
 }
 
 /* ---- what a job is born with ---- */
@@ -374,8 +374,7 @@ RUNG_TEST(a_stop_reaches_grandchildren) /* R24 */
     member_sh(&m, &family, rung, "sh -c 'sleep 600 & sleep 600'; true");
     member_start(&m);
     UNTIL(&family, &m.spawned, 5000);
-    family_pass(&family, 100);
-    ck_assert_int_ge(marked_alive(m.mark), 3);
+    family_until_alive(&family, m.mark, "sleep", 2);
     child_stop(m.child, CAUSE_TIMEOUT, 5000);
     UNTIL(&family, &m.empty, 4000); /* SIGTERM was enough: long before the grace is over */
     ck_assert_int_eq(m.verdict.cause, CAUSE_TIMEOUT);
@@ -390,7 +389,7 @@ RUNG_TEST(what_ignores_every_signal_is_killed_after_the_grace) /* R28 */
     member_init(&m, &family, rung, nasty_args("stubborn", NULL));
     member_start(&m);
     UNTIL(&family, &m.spawned, 5000);
-    family_pass(&family, 100);
+    member_until_said(&m); /* before that it does not ignore anything */
     int64_t began = clock_mono_ms();
     child_stop(m.child, CAUSE_TIMEOUT, 300);
     UNTIL(&family, &m.empty, 5000);
@@ -412,7 +411,7 @@ RUNG_TEST(the_grace_belongs_to_the_whole_tree) /* R29 */
     member_sh(&m, &family, rung, script);
     member_start(&m);
     UNTIL(&family, &m.spawned, 5000);
-    family_pass(&family, 200);
+    family_until_alive(&family, m.mark, "sleep", 1); /* then the trap stands too */
     child_stop(m.child, CAUSE_CANCELLED, 5000);
     UNTIL(&family, &m.empty, 4500);
     struct stat st;
@@ -427,7 +426,7 @@ RUNG_TEST(what_mandor_did_decides_first) /* R35 */
     member_sh(&m, &family, rung, "trap 'exit 0' TERM; sleep 600 & wait");
     member_start(&m);
     UNTIL(&family, &m.spawned, 5000);
-    family_pass(&family, 100);
+    family_until_alive(&family, m.mark, "sleep", 1); /* then the trap stands too */
     child_stop(m.child, CAUSE_TIMEOUT, 3000);
     child_stop(m.child, CAUSE_CANCELLED, 3000);
     UNTIL(&family, &m.empty, 5000);
@@ -442,7 +441,8 @@ RUNG_TEST(a_stopped_job_is_not_an_ended_one_and_dies_all_the_same) /* R17 */
     member_sh(&m, &family, rung, "kill -STOP $$; exit 3");
     member_start(&m);
     UNTIL(&family, &m.spawned, 5000);
-    family_pass(&family, 200);
+    member_until_state(&m, 'T');
+    family_pass(&family, 50); /* news of it, if there were any, would come now */
     ck_assert(!m.exited);
     child_stop(m.child, CAUSE_TIMEOUT, 100);
     UNTIL(&family, &m.empty, 5000);
@@ -456,7 +456,8 @@ RUNG_TEST(a_continued_job_goes_on) /* R17 */
     member_sh(&m, &family, rung, "kill -STOP $$; exit 3");
     member_start(&m);
     UNTIL(&family, &m.spawned, 5000);
-    family_pass(&family, 100);
+    member_until_state(&m, 'T');
+    family_pass(&family, 50);
     ck_assert(!m.exited);
     (void)kill(m.pid, SIGCONT);
     UNTIL(&family, &m.empty, 5000);
@@ -478,7 +479,7 @@ RUNG_TEST(a_stop_at_any_moment_of_a_start_works) /* R32 */
         ck_assert_int_eq(m.verdict.cause, CAUSE_CANCELLED);
         member_done(&m);
     }
-    ck_assert_int_eq(own_zombies(), 0);
+    family_until_reaped(&family);
 }
 
 RUNG_TEST(a_stop_around_the_natural_end_leaves_one_clear_verdict) /* R15 */
@@ -498,7 +499,7 @@ RUNG_TEST(a_stop_around_the_natural_end_leaves_one_clear_verdict) /* R15 */
         ck_assert(m.verdict.exit_code == 3 || (stopped && m.verdict.signal > 0));
         member_done(&m);
     }
-    ck_assert_int_eq(own_zombies(), 0);
+    family_until_reaped(&family);
 }
 
 RUNG_TEST(what_a_leader_leaves_behind_is_killed) /* R20, R22, R25 */
@@ -519,8 +520,7 @@ RUNG_TEST(what_a_leader_leaves_behind_is_killed) /* R20, R22, R25 */
         ck_assert_int_ge(child_descendants_killed(m.child), 1);
         member_done(&m);
     }
-    family_pass(&family, 50);
-    ck_assert_int_eq(own_zombies(), 0);
+    family_until_reaped(&family);
 }
 
 RUNG_TEST(what_forks_faster_than_it_is_found_loses)
@@ -532,7 +532,7 @@ RUNG_TEST(what_forks_faster_than_it_is_found_loses)
         int64_t reaped = metric_get(METRIC_orphans_reaped);
         family_pass(&family, 100); /* a survivor would leave a zombie with us every moment */
         ck_assert_int_le(metric_get(METRIC_orphans_reaped) - reaped, 2);
-        ck_assert_int_eq(own_zombies(), 0);
+        family_until_reaped(&family);
         member_done(&m);
     }
 }
@@ -736,10 +736,12 @@ RUNG_TEST(half_a_core_is_half_a_core)
     m.launch.limits.cpu = 0.2;
     member_start(&m);
     UNTIL(&family, &m.spawned, 5000);
+    int64_t began = clock_mono_ms();
     family_pass(&family, 1000);
     child_stop(m.child, CAUSE_TIMEOUT, 0);
     UNTIL(&family, &m.empty, 5000);
-    ck_assert_int_le(m.verdict.user_us + m.verdict.system_us, 450000);
+    int64_t ran_us = (clock_mono_ms() - began) * 1000; /* longer than asked on a busy machine */
+    ck_assert_int_le(m.verdict.user_us + m.verdict.system_us, ran_us / 5 + 250000);
     member_done(&m);
 }
 
@@ -815,7 +817,7 @@ RUNG_TEST(two_thousand_jobs_leave_nothing_behind) /* R16, R38 */
     }
     family_pass(&family, 200);
     ck_assert_int_le(open_fds(), before + AT_ONCE * 6);
-    ck_assert_int_eq(own_zombies(), 0);
+    family_until_reaped(&family);
     family_close(&family);
     ck_assert_int_eq(own_cgroups(&family), 0);
     family_open(&family, "child", true);
