@@ -291,12 +291,12 @@ static int check_lock(const json_t *lock, struct mandor_err *err)
                        json_integer_value(format));
     if (!json_is_object(json_object_get(lock, "packages")))
         return err_set(err, -EINVAL, FAULT_CALLER, "no 'packages', expected an object");
-    if (json_object_size(lock) != 3)
-        return err_set(err, -EINVAL, FAULT_CALLER,
-                       "unknown members beside 'format', 'target' and 'packages'");
     int r = check_target(lock, err);
     if (r < 0)
         return r;
+    if (json_object_size(lock) != 3)
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "unknown members beside 'format', 'target' and 'packages'");
     json_object_foreach(lockfile_packages(lock), name, package) {
         r = lockfile_check_package(name, package, err);
         if (r < 0)
