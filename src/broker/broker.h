@@ -187,7 +187,7 @@ struct broker_req {
 #define RENEW_LOST   1
 #define RENEW_CANCEL 2
 
-/* Open the broker that url names ("sqlite:PATH").
+/* Open the broker that url names ("sqlite:PATH", "streams://HOST"); its module is loaded where it is in one.
  *
  * loop: where done() runs; worker: this process leases jobs (it then holds the connection for long).
  * Returns 0, -EINVAL (unknown scheme or malformed, FAULT_CALLER) or what the back end says. */
@@ -195,6 +195,8 @@ MUST_CHECK int broker_open(const char *url, uv_loop_t *loop, bool worker, struct
                            struct mandor_err *err);
 /* Is url of a known scheme?  No I/O.  0 or -EINVAL (FAULT_CALLER). */
 MUST_CHECK int broker_check_url(const char *url, struct mandor_err *err);
+/* Do other machines reach this broker too (Redis)?  Then what a job may run is the worker's to say: job/binding.h.  No I/O. */
+bool broker_is_shared(const char *url);
 /* Find out where url's broker keeps files on this machine and make <data_dir>/run (0700), before any thread or connection exists:
  * `work` takes its liveness lock there and only then forks the guard.  *ret_data_dir: malloc'ed, absolute. */
 MUST_CHECK int broker_prepare(const char *url, char **ret_data_dir, struct mandor_err *err);

@@ -1,6 +1,7 @@
 /* brokers.c - the registry of brokers and what all of them share; contract in broker.h and broker_ops.h. */
 #include "base/clock.h"
 #include "base/metrics.h"
+#include "base/module.h"
 #include "broker/broker_ops.h"
 
 #define BROKER_MAGIC 0x62726f6bu
@@ -20,7 +21,9 @@ struct broker {
 
 static const struct broker_ops *const brokers[] = { &broker_sqlite };
 
-static const struct broker_ops *find_ops(const char *url)
+#define KNOWN "'sqlite:PATH' or 'streams://HOST[:PORT][/DB]'"
+
+static const struct broker_ops *listed(const char *url)
 {
     for (size_t i = 0; i < ARRAY_LEN(brokers); i++) {
         size_t len = strlen(brokers[i]->scheme);
@@ -30,6 +33,18 @@ static const struct broker_ops *find_ops(const char *url)
     return NULL;
 }
 
+/* The back end of url; NULL with *err when there is none or its module cannot be had. */
+static const struct broker_ops *find_ops(const char *url, struct mandor_err *err)
+{
+    const struct broker_ops *ops = listed(url);
+
+    if (ops == NULL && module_has("broker", url))
+        return module_part("broker", url, err);
+    if (ops == NULL)
+        (void)err_set(err, -EINVAL, FAULT_CALLER, "broker '%s' is not known, expected " KNOWN, url);
+    return ops;
+}
+
 static void broker_free(struct broker *broker)
 {
     free(broker->data_dir);
@@ -37,30 +52,36 @@ static void broker_free(struct broker *broker)
     free(broker);
 }
 
-static int unknown(const char *url, struct mandor_err *err)
-{
-    return err_set(err, -EINVAL, FAULT_CALLER, "broker '%s' is not known, expected 'sqlite:PATH'",
-                   url);
-}
-
 int broker_check_url(const char *url, struct mandor_err *err)
 {
-    return find_ops(url) == NULL ? unknown(url, err) : 0;
+    struct mandor_err unused;
+    const struct broker_ops *ops = find_ops(url, err != NULL ? err : (err = &unused));
+
+    if (ops == NULL)
+        return err->code;
+    return ops->check == NULL ? 0 : ops->check(url, err);
+}
+
+bool broker_is_shared(const char *url)
+{
+    return listed(url) == NULL;
 }
 
 int broker_prepare(const char *url, char **ret_data_dir, struct mandor_err *err)
 {
-    const struct broker_ops *ops = find_ops(url);
+    struct mandor_err unused;
+    const struct broker_ops *ops = find_ops(url, err != NULL ? err : (err = &unused));
 
-    return ops == NULL ? unknown(url, err) : ops->prepare(url, ret_data_dir, err);
+    return ops == NULL ? err->code : ops->prepare(url, ret_data_dir, err);
 }
 
 int broker_open(const char *url, uv_loop_t *loop, bool worker, struct broker **ret,
                 struct mandor_err *err)
 {
-    const struct broker_ops *ops = find_ops(url);
+    struct mandor_err unused;
+    const struct broker_ops *ops = find_ops(url, err != NULL ? err : (err = &unused));
     if (ops == NULL)
-        return unknown(url, err);
+        return err->code;
 
     struct broker *broker = calloc(1, sizeof *broker + ops->state_size);
     if (broker == NULL)

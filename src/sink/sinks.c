@@ -5,6 +5,7 @@
  */
 #include <stdatomic.h>
 
+#include "base/module.h"
 #include "loop/work.h"
 #include "sink/sink_ops.h"
 
@@ -46,6 +47,10 @@ static const struct sink_ops *lookup(const char *url, const char **ret_rest, str
 {
     size_t len = strcspn(url, ":");
 
+    if (url[len] == ':' && module_has("sink", url)) {
+        *ret_rest = url + len + 1;
+        return module_part("sink", url, err);
+    }
     for (size_t i = 0; i < ARRAY_LEN(sinks) && url[len] == ':'; i++) {
         if (strlen(sinks[i]->scheme) == len && memcmp(sinks[i]->scheme, url, len) == 0) {
             *ret_rest = url + len + 1;
@@ -60,9 +65,10 @@ static const struct sink_ops *lookup(const char *url, const char **ret_rest, str
 int sink_check_url(const char *url, struct mandor_err *err)
 {
     const char *rest;
-    const struct sink_ops *ops = lookup(url, &rest, err);
+    struct mandor_err unused;
+    const struct sink_ops *ops = lookup(url, &rest, err != NULL ? err : (err = &unused));
 
-    return ops == NULL ? -EINVAL : ops->check(rest, err);
+    return ops == NULL ? err->code : ops->check(rest, err);
 }
 
 void *sink_state(const struct sink *sink)
@@ -256,9 +262,10 @@ int sink_open(uv_loop_t *loop, const struct sink_target *target, sink_done_fn *o
               struct sink **ret, struct mandor_err *err)
 {
     const char *rest;
-    const struct sink_ops *ops = lookup(target->url, &rest, err);
+    struct mandor_err unused;
+    const struct sink_ops *ops = lookup(target->url, &rest, err != NULL ? err : (err = &unused));
 
-    return ops == NULL ? -EINVAL
+    return ops == NULL ? err->code
                        : sink_open_with(loop, ops, target, rest, on_opened, arg, ret, err);
 }
 

@@ -1,0 +1,17 @@
+/* module_redis.c - what mandor-redis.so has for the registries (base/module.h). */
+#include "base/module.h"
+
+#ifdef HAVE_HIREDIS_SSL
+#define TLS_TEXT ", TLS"
+#else
+#define TLS_TEXT ", no TLS"
+#endif
+
+extern const struct module mandor_module;
+__attribute__((visibility("default"))) const struct module mandor_module = {
+    .magic = MODULE_MAGIC,
+    .abi = MODULE_ABI,
+    .version = MANDOR_VERSION,
+    .name = "redis",
+    .libraries = "hiredis " HIREDIS_VERSION TLS_TEXT,
+};

@@ -1,0 +1,490 @@
+/* test_redis.c - a connection to Redis that comes back, against a real server. */
+#include <check.h>
+#include <signal.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "redis/redis.h"
+#include "redis/redis_int.h"
+#include "redis_rig.h"
+
+#define TEST(name) START_TEST(name)
+
+/* ---- URLs ---- */
+
+TEST(a_url_says_user_password_host_port_and_database)
+{
+    struct redis_url url;
+    struct mandor_err err;
+    const char *text = "streams+tls://us%65r:p%40ss@[::1]:7000,b/3?prefix=x%26y&ca=/c";
+    ck_assert_msg(redis_url_parse(text, &url, &err) == 0, "%s", err.msg);
+    ck_assert_str_eq(url.scheme, "streams");
+    ck_assert(url.tls && !url.sentinel && !url.cluster);
+    ck_assert_str_eq(url.user, "user");
+    ck_assert_str_eq(url.password, "p@ss");
+    ck_assert_uint_eq(url.host_count, 2);
+    ck_assert_str_eq(url.hosts[0].name, "::1");
+    ck_assert_int_eq(url.hosts[0].port, 7000);
+    ck_assert_str_eq(url.hosts[1].name, "b");
+    ck_assert_int_eq(url.hosts[1].port, 6379);
+    ck_assert_int_eq(url.db, 3);
+    ck_assert_str_eq(redis_url_param(&url, "prefix"), "x&y");
+    ck_assert_ptr_null(redis_url_param(&url, "none"));
+    ck_assert_ptr_null(strstr(url.text, "p%40ss"));
+    struct redis_url copy;
+    ck_assert_int_eq(redis_url_copy(&url, &copy), 0);
+    ck_assert_str_eq(copy.hosts[1].name, "b");
+    redis_url_done(&copy);
+    redis_url_done(&url);
+}
+END_TEST
+
+TEST(sentinels_and_sockets_have_urls_too)
+{
+    struct redis_url url;
+    ck_assert_int_eq(redis_url_parse("sentinel://a,b:1/main/2", &url, NULL), 0);
+    ck_assert(url.sentinel);
+    ck_assert_int_eq(url.hosts[0].port, 26379);
+    ck_assert_int_eq(url.hosts[1].port, 1);
+    ck_assert_str_eq(url.sentinel_name, "main");
+    ck_assert_int_eq(url.db, 2);
+    redis_url_done(&url);
+    ck_assert_int_eq(redis_url_parse("redis+unix://:pw@/run/r%20s?db=4", &url, NULL), 0);
+    ck_assert_str_eq(url.unix_path, "/run/r s");
+    ck_assert_str_eq(url.password, "pw");
+    ck_assert_int_eq(url.db, 4);
+    redis_url_done(&url);
+}
+END_TEST
+
+TEST(a_bad_url_is_refused_without_its_password)
+{
+    static const char *const bad[] = {
+        "redis:secret@host",      "redis://:secret@",
+        "redis://:secret@h:0",    "redis://:secret@h:99999",
+        "redis://:secret@h:x",    "redis://:secret@h/x",
+        "redis+what://:secret@h", "redis://:secret@h?x",
+        "redis://:secret@h/%2",   "redis+unix://:secret@relative?x=%zz",
+        "sentinel://:secret@h",   "redis+cluster://:secret@h/2",
+        "redis://:secret@a,,b",   "redis://:secret@[::1",
+        "redis://:secret@[::1]x", "redis+sentinel+cluster://:secret@h/n",
+        "://:secret@h",           "redis://:secret@h?a=%00",
+        "redis://:secret@h?=1",   "redis://:secret@h o",
+        "redis+unix+tls:///x",
+    };
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        struct redis_url url;
+        struct mandor_err err = { 0 };
+        ck_assert_msg(redis_url_parse(bad[i], &url, &err) == -EINVAL, "%s", bad[i]);
+        ck_assert_int_eq(err.fault, FAULT_CALLER);
+        ck_assert_msg(i == 0 || strstr(err.msg, "secret") == NULL, "%s", err.msg);
+        redis_url_done(&url);
+    }
+}
+END_TEST
+
+TEST(errors_have_classes_also_inside_of_scripts)
+{
+    static const struct {
+        const char *text;
+        int code;
+    } rows[] = {
+        { "READONLY You can't write against a read only replica.", -EROFS },
+        { "OOM command not allowed when used memory > 'maxmemory'.", -ENOSPC },
+        { "LOADING Redis is loading the dataset in memory", -EAGAIN },
+        { "BUSYGROUP Consumer Group name already exists", -EPROTO },
+        { "NOSCRIPT No matching script. Please use EVAL.", -ENOEXEC },
+        { "ERR Error running script (call to f_1): @user_script:1: -OOM command not allowed",
+          -ENOSPC },
+        { "ERR unknown command 'OOM'", -EPROTO },
+        { "NOAUTH Authentication required.", -EACCES },
+        { "", -EPROTO },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+        ck_assert_msg(redis_error_code(rows[i].text, strlen(rows[i].text)) == rows[i].code, "%s",
+                      rows[i].text);
+}
+END_TEST
+
+TEST(a_script_is_named_as_the_server_names_it)
+{
+    struct redis_script empty = { .text = "" };
+    struct redis_script one = { .text = "return 1" };
+    char text[200];
+    redis_script_sha(&empty);
+    ck_assert_str_eq(empty.sha, "da39a3ee5e6b4b0d3255bfef95601890afd80709");
+    redis_script_sha(&one);
+    ck_assert_str_eq(one.sha, "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
+    for (size_t len = 50; len < 130;
+         len++) { /* across the borders of the padding: none crashes, all differ */
+        memset(text, 'x', len);
+        text[len] = '\0';
+        struct redis_script a = { .text = text };
+        redis_script_sha(&a);
+        ck_assert_uint_eq(strlen(a.sha), 40);
+    }
+}
+END_TEST
+
+/* ---- against a server ---- */
+
+static struct redis_rig rig;
+static uv_loop_t loop;
+
+static void setup(void)
+{
+    ck_assert_int_eq(uv_loop_init(&loop), 0);
+    redis_rig_start(&rig, NULL);
+}
+
+static void teardown(void)
+{
+    ck_assert_int_eq(uv_run(&loop, UV_RUN_DEFAULT), 0);
+    ck_assert_int_eq(uv_loop_close(&loop), 0);
+    redis_rig_done(&rig);
+}
+
+struct answer {
+    bool done;
+    int result, order;
+    long long number;
+    char text[512];
+};
+static int answers;
+
+static void on_answer(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
+{
+    struct answer *answer = arg;
+    ck_assert(!answer->done);
+    answer->done = true;
+    answer->result = result;
+    answer->order = answers++;
+    if (reply != NULL && reply->type == REDIS_REPLY_INTEGER)
+        answer->number = reply->integer;
+    (void)snprintf(answer->text, sizeof answer->text, "%s",
+                   reply != NULL && reply->str != NULL ? reply->str
+                   : err != NULL                       ? err->msg
+                                                       : "");
+}
+
+static void await(struct answer *answer)
+{
+    int64_t deadline = clock_mono_ms() + 20000;
+    while (!answer->done) {
+        ck_assert_msg(clock_mono_ms() < deadline, "no answer");
+        (void)uv_run(&loop, UV_RUN_ONCE);
+    }
+}
+
+static struct redis *open_url(const char *text, const struct redis_options *options)
+{
+    struct redis_url url;
+    struct redis *redis = NULL;
+    struct mandor_err err;
+    struct redis_options none = { 0 };
+    ck_assert_int_eq(redis_url_parse(text, &url, &err), 0);
+    ck_assert_msg(redis_new(&loop, &url, options != NULL ? options : &none, &redis, &err) == 0,
+                  "%s", err.msg);
+    redis_url_done(&url);
+    return redis;
+}
+
+static struct redis *open_rig(const char *form, const struct redis_options *options)
+{
+    char text[256];
+    (void)snprintf(text, sizeof text, form, rig.port);
+    return open_url(text, options);
+}
+
+static struct answer ask(struct redis *redis, const char *command)
+{
+    struct answer answer = { 0 };
+    redis_callf(redis, REDIS_AGAIN, 10000, on_answer, &answer, command);
+    await(&answer);
+    return answer;
+}
+
+TEST(a_thousand_calls_are_answered_in_their_order)
+{
+    static struct answer all[1000];
+    struct redis *redis =
+        open_rig("redis://localhost:%d/2", &(struct redis_options){ .client_name = "test one" });
+    for (int i = 0; i < 1000; i++)
+        redis_callf(redis, 0, 10000, on_answer, &all[i], "INCR n");
+    for (int i = 0; i < 1000; i++) {
+        await(&all[i]);
+        ck_assert_int_eq(all[i].number, i + 1);
+        ck_assert_int_eq(all[i].order, i);
+    }
+    ck_assert_int_ge(redis_version(redis), 60000);
+    ck_assert_ptr_null(redis_evicts(redis));
+    ck_assert_str_eq(ask(redis, "CLIENT GETNAME").text, "test-one");
+    ck_assert(redis_rig_cli(&rig, "-n 2 EXISTS n | grep -q 1"));
+    redis_close(redis, NULL, NULL);
+}
+END_TEST
+
+TEST(a_unix_socket_serves_as_well)
+{
+    char text[200];
+    (void)snprintf(text, sizeof text, "redis+unix://%s", rig.socket);
+    struct redis *redis = open_url(text, NULL);
+    ck_assert_str_eq(ask(redis, "PING").text, "PONG");
+    redis_close(redis, NULL, NULL);
+}
+END_TEST
+
+TEST(a_script_is_known_after_a_flush_and_after_a_restart)
+{
+    struct redis_script script = { .name = "s",
+                                   .text = "return redis.call('INCRBY', KEYS[1], ARGV[1])" };
+    struct redis *redis = open_rig("redis://127.0.0.1:%d", NULL);
+    const char *argv[] = { "k", "5" };
+    for (int i = 1; i <= 3; i++) {
+        struct answer answer = { 0 };
+        redis_eval(redis, &script, REDIS_AGAIN, 10000, 1, 2, argv, NULL, on_answer, &answer);
+        await(&answer);
+        ck_assert_msg(answer.result == 0, "%s", answer.text);
+        ck_assert_int_eq(answer.number, i < 3 ? 5 * i : 5);
+        if (i == 1)
+            ck_assert(redis_rig_cli(&rig, "SCRIPT FLUSH"));
+        else if (i == 2)
+            redis_rig_again(&rig, NULL);
+    }
+    redis_close(redis, NULL, NULL);
+}
+END_TEST
+
+TEST(calls_wait_for_a_server_that_comes_later)
+{
+    redis_rig_stop(&rig);
+    struct redis *redis = open_rig("redis://127.0.0.1:%d", NULL);
+    struct answer answer = { 0 }, hasty = { 0 };
+    redis_callf(redis, 0, 20000, on_answer, &answer, "PING");
+    redis_callf(redis, 0, 150, on_answer, &hasty, "PING");
+    await(&hasty);
+    ck_assert_int_eq(hasty.result, -ECONNREFUSED);
+    ck_assert_ptr_nonnull(strstr(hasty.text, "127.0.0.1"));
+    ck_assert(!answer.done);
+    redis_rig_again(&rig, NULL);
+    await(&answer);
+    ck_assert_str_eq(answer.text, "PONG");
+    redis_close(redis, NULL, NULL);
+}
+END_TEST
+
+TEST(a_command_line_hears_of_a_refused_connection_at_once)
+{
+    redis_rig_stop(&rig);
+    struct redis *redis = open_rig("redis://127.0.0.1:%d", &(struct redis_options){ .once = true });
+    struct answer answer = { 0 };
+    redis_callf(redis, 0, 20000, on_answer, &answer, "PING");
+    int64_t began = clock_mono_ms();
+    await(&answer);
+    ck_assert_int_eq(answer.result, -ECONNREFUSED);
+    ck_assert_int_lt(clock_mono_ms() - began, 10000);
+    redis_close(redis, NULL, NULL);
+}
+END_TEST
+
+/* R75 */
+TEST(a_half_dead_connection_is_given_up_in_time_R75)
+{
+    struct redis *redis = open_rig("redis://127.0.0.1:%d", NULL);
+    ck_assert_str_eq(ask(redis, "PING").text, "PONG");
+    ck_assert_int_eq(kill(rig.pid, SIGSTOP), 0);
+    struct answer lost = { 0 }, waits = { 0 };
+    redis_callf(redis, 0, 1000, on_answer, &lost, "INCR n");
+    redis_callf(redis, REDIS_AGAIN, 20000, on_answer, &waits, "PING");
+    await(&lost);
+    ck_assert_msg(lost.result == -ETIMEDOUT || lost.result == -ECONNRESET, "%d %s", lost.result,
+                  lost.text);
+    ck_assert(!waits.done);
+    ck_assert_int_eq(kill(rig.pid, SIGCONT), 0);
+    await(&waits);
+    ck_assert_str_eq(waits.text, "PONG");
+    redis_close(redis, NULL, NULL);
+}
+END_TEST
+
+TEST(what_may_be_done_twice_is_done_again_after_a_restart_and_the_rest_is_told)
+{
+    struct redis *redis = open_rig("redis://127.0.0.1:%d", NULL);
+    ck_assert_str_eq(ask(redis, "PING").text, "PONG");
+    ck_assert_int_eq(kill(rig.pid, SIGSTOP), 0);
+    struct answer once = { 0 }, twice = { 0 };
+    redis_callf(redis, 0, 20000, on_answer, &once, "INCR n");
+    redis_callf(redis, REDIS_AGAIN, 20000, on_answer, &twice, "INCR n");
+    for (int i = 0; i < 5; i++)
+        (void)uv_run(&loop, UV_RUN_NOWAIT);
+    redis_rig_again(&rig, NULL);
+    await(&once);
+    await(&twice);
+    ck_assert_int_eq(once.result, -ECONNRESET);
+    ck_assert_int_eq(twice.number, 1);
+    redis_close(redis, NULL, NULL);
+}
+END_TEST
+
+TEST(a_wrong_password_is_named_and_an_acl_user_gets_in)
+{
+    ck_assert(redis_rig_cli(&rig, "ACL SETUSER ann on '>secret' '~*' '&*' +@all"));
+    struct redis *right = open_rig("redis://ann:secret@127.0.0.1:%d", NULL);
+    ck_assert_str_eq(ask(right, "ACL WHOAMI").text, "ann");
+    struct redis *wrong =
+        open_rig("redis://ann:guess@127.0.0.1:%d", &(struct redis_options){ .once = true });
+    struct answer answer = ask(wrong, "PING");
+    ck_assert_int_eq(answer.result, -EACCES);
+    ck_assert_ptr_nonnull(strstr(answer.text, "WRONGPASS"));
+    ck_assert_ptr_null(strstr(answer.text, "guess"));
+    redis_close(right, NULL, NULL);
+    redis_close(wrong, NULL, NULL);
+}
+END_TEST
+
+TEST(a_replica_is_not_taken_for_the_master_until_it_is_one)
+{
+    ck_assert(redis_rig_cli(&rig, "REPLICAOF 127.0.0.1 1"));
+    struct redis *redis = open_rig("redis://127.0.0.1:%d", NULL);
+    struct answer answer = { 0 }, hasty = { 0 };
+    redis_callf(redis, 0, 300, on_answer, &hasty, "SET k v");
+    redis_callf(redis, 0, 20000, on_answer, &answer, "SET k v");
+    await(&hasty);
+    ck_assert_int_eq(hasty.result, -EROFS);
+    ck_assert(redis_rig_cli(&rig, "REPLICAOF NO ONE"));
+    await(&answer);
+    ck_assert_str_eq(answer.text, "OK");
+    /* and while we are connected */
+    ck_assert(redis_rig_cli(&rig, "REPLICAOF 127.0.0.1 1"));
+    struct answer later = { 0 };
+    redis_callf(redis, 0, 20000, on_answer, &later, "SET k w");
+    for (int i = 0; i < 20; i++)
+        (void)uv_run(&loop, UV_RUN_ONCE);
+    ck_assert(!later.done);
+    ck_assert(redis_rig_cli(&rig, "REPLICAOF NO ONE"));
+    await(&later);
+    ck_assert_str_eq(later.text, "OK");
+    redis_close(redis, NULL, NULL);
+}
+END_TEST
+
+TEST(a_full_server_says_so_and_an_evicting_one_is_noticed_R79)
+{
+    ck_assert(redis_rig_cli(&rig, "CONFIG SET maxmemory-policy allkeys-lru"));
+    struct redis *redis = open_rig("redis://127.0.0.1:%d", NULL);
+    ck_assert_str_eq(ask(redis, "PING").text, "PONG");
+    ck_assert_str_eq(redis_evicts(redis), "allkeys-lru");
+    ck_assert(redis_rig_cli(&rig, "CONFIG SET maxmemory-policy noeviction maxmemory 1"));
+    struct answer full = ask(redis, "SET k v");
+    ck_assert_int_eq(full.result, -ENOSPC);
+    ck_assert(redis_is_transient(full.result));
+    redis_close(redis, NULL, NULL);
+}
+END_TEST
+
+static char heard[200];
+static void on_message(void *arg, const char *channel, const char *payload, size_t len)
+{
+    (void)snprintf(heard, sizeof heard, "%s=%.*s", channel, (int)len, payload);
+}
+
+TEST(messages_come_again_after_a_restart)
+{
+    struct redis *redis =
+        open_rig("redis://127.0.0.1:%d", &(struct redis_options){ .on_message = on_message });
+    ck_assert_int_eq(redis_subscribe(redis, "news"), 0);
+    for (int round = 0; round < 2; round++) {
+        heard[0] = '\0';
+        for (int i = 0; heard[0] == '\0'; i++) {
+            ck_assert_int_lt(i, 2000);
+            (void)redis_rig_cli(&rig, "PUBLISH news hello");
+            (void)uv_run(&loop, UV_RUN_NOWAIT);
+        }
+        ck_assert_str_eq(heard, "news=hello");
+        if (round == 0)
+            redis_rig_again(&rig, NULL);
+    }
+    redis_close(redis, NULL, NULL);
+}
+END_TEST
+
+static void close_it(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
+{
+    if (result == 0)
+        redis_close(arg, NULL, NULL);
+    else
+        ck_assert_int_eq(result, -ECANCELED);
+}
+
+TEST(it_can_be_closed_from_inside_of_an_answer)
+{
+    struct redis *redis = open_rig("redis://127.0.0.1:%d", NULL);
+    for (int i = 0; i < 5; i++)
+        redis_callf(redis, 0, 5000, close_it, redis, "PING");
+}
+END_TEST
+
+TEST(a_stranger_that_speaks_no_redis_is_told_of)
+{
+    /* the rig's port belongs to nobody after this: a listener that answers nonsense takes it */
+    redis_rig_stop(&rig);
+    char command[200];
+    (void)snprintf(
+        command, sizeof command,
+        "python3 -c \"import "
+        "socket;s=socket.socket();s.setsockopt(1,2,1);s.bind(('127.0.0.1',%d));s.listen();"
+        "print('up',flush=True);c=s.accept()[0];c.recv(9);c.send(b'HTTP/1.1 "
+        "400\\r\\n');c.recv(999)\"",
+        rig.port);
+    FILE *stranger = popen(command, "r");
+    char line[16];
+    ck_assert_ptr_nonnull(stranger);
+    ck_assert_ptr_nonnull(fgets(line, sizeof line, stranger));
+    struct redis *redis = open_rig("redis://127.0.0.1:%d", &(struct redis_options){ .once = true });
+    struct answer answer = ask(redis, "PING");
+    ck_assert_int_eq(answer.result, -EPROTO);
+    redis_close(redis, NULL, NULL);
+    (void)pclose(stranger);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("redis");
+    TCase *pure = tcase_create("pure"), *live = tcase_create("live");
+    tcase_add_test(pure, a_url_says_user_password_host_port_and_database);
+    tcase_add_test(pure, sentinels_and_sockets_have_urls_too);
+    tcase_add_test(pure, a_bad_url_is_refused_without_its_password);
+    tcase_add_test(pure, errors_have_classes_also_inside_of_scripts);
+    tcase_add_test(pure, a_script_is_named_as_the_server_names_it);
+    suite_add_tcase(suite, pure);
+
+    const TTest *const tests[] = {
+        a_thousand_calls_are_answered_in_their_order,
+        a_unix_socket_serves_as_well,
+        a_script_is_known_after_a_flush_and_after_a_restart,
+        calls_wait_for_a_server_that_comes_later,
+        a_command_line_hears_of_a_refused_connection_at_once,
+        a_half_dead_connection_is_given_up_in_time_R75,
+        what_may_be_done_twice_is_done_again_after_a_restart_and_the_rest_is_told,
+        a_wrong_password_is_named_and_an_acl_user_gets_in,
+        a_replica_is_not_taken_for_the_master_until_it_is_one,
+        a_full_server_says_so_and_an_evicting_one_is_noticed_R79,
+        messages_come_again_after_a_restart,
+        it_can_be_closed_from_inside_of_an_answer,
+        a_stranger_that_speaks_no_redis_is_told_of,
+    };
+    tcase_add_checked_fixture(live, setup, teardown);
+    tcase_set_timeout(live, 60);
+    for (size_t i = 0; i < ARRAY_LEN(tests); i++)
+        tcase_add_test(live, tests[i]);
+    if (redis_rig_possible())
+        suite_add_tcase(suite, live);
+    else
+        puts("no redis-server: what needs one is left out");
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int count = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return count == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
