@@ -105,9 +105,12 @@ struct broker_req {
             size_t count;
             unsigned char *flags; /* out, room for count: RENEW_LOST, RENEW_CANCEL */
         } renew;
+        /* Asked before anything becomes visible outside of the record (I7).  Extends the lease; the commit ends within it. */
         struct {
             const char *id;
             int64_t attempt; /* -ESTALE: refused, no longer ours */
+            int64_t
+                left_ms; /* out: how long the lease holds, counted from when this was submitted (so never too long) */
         } begin_settle;
         struct {
             const char *id, *queue;

@@ -337,6 +337,7 @@ int store_begin_settle(struct store *store, struct broker_req *req)
     int r = fence(store, req, req->begin_settle.id, req->begin_settle.attempt, &held);
     if (r < 0)
         return r;
+    req->begin_settle.left_ms = store->lease_ms;
     return extend(store, held.id) < 0 ? store_error(store, &req->err) : 0;
 }
 

@@ -105,7 +105,7 @@ static void on_ended(void *arg, const struct verdict *verdict)
 
     run->ended = true;
     run->verdict = *verdict;
-    outputs_end(&run->outputs, &run->verdict, on_outputs_ended, run);
+    outputs_end(&run->outputs, &run->verdict, SINK_NO_DEADLINE, on_outputs_ended, run);
 }
 
 static void on_progress(void *arg, const json_t *progress)

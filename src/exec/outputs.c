@@ -92,26 +92,30 @@ static void on_one_ended(void *arg, int result, const struct mandor_err *err);
 static void end_one(struct output *output)
 {
     output->committed = commits(output, output->outputs->verdict);
-    if (output->sink == NULL || output->failed)
+    output->ending = output->sink != NULL && !output->failed;
+    if (!output->ending)
         on_one_ended(output, 0, NULL);
     else if (output->committed)
-        sink_commit(output->sink, on_one_ended, output);
+        sink_commit(output->sink, output->outputs->until_boot_ms, on_one_ended, output);
     else
         sink_abort(output->sink, on_one_ended, output);
 }
 
-/* A commit that failed is a sink failure of the attempt: what it wrote is nowhere. */
-static void note_failure(struct output *output, const struct mandor_err *err)
+/* A commit that failed is a sink failure of the attempt: what it wrote is nowhere.  One that was too late is nobody's fault. */
+static void note_failure(struct output *output, int result, const struct mandor_err *err)
 {
     struct verdict *verdict = output->outputs->verdict;
 
     if (!output->committed)
         return;
     output->committed = false;
-    if (verdict->cause == CAUSE_EXIT) {
+    if (result == -ETIME)
+        verdict->cause = CAUSE_LOST_LEASE;
+    else if (verdict->cause == CAUSE_EXIT)
         verdict->cause = CAUSE_SINK;
-        (void)snprintf(verdict->error, sizeof verdict->error, "%s", err->msg);
-    }
+    else
+        return;
+    (void)snprintf(verdict->error, sizeof verdict->error, "%s", err->msg);
 }
 
 static void on_one_ended(void *arg, int result, const struct mandor_err *err)
@@ -119,23 +123,67 @@ static void on_one_ended(void *arg, int result, const struct mandor_err *err)
     struct output *output = arg;
     struct outputs *outputs = output->outputs;
 
+    output->ending = false;
     if (result < 0)
-        note_failure(output, err);
+        note_failure(output, result, err);
     if (output->is_stderr)
         end_one(&outputs->out);
     else
         outputs->on_ended(outputs->arg);
 }
 
-void outputs_end(struct outputs *outputs, struct verdict *verdict, void (*on_ended)(void *arg),
-                 void *arg)
+static void on_prepared(void *arg, int result, const struct mandor_err *err)
+{
+    struct output *output = arg;
+
+    output->ending = false;
+    if (result < 0) {
+        output->committed = true; /* it was to be */
+        note_failure(output, result, err);
+    }
+    end_one(&output->outputs->err);
+}
+
+/* Is stderr to be seen only where stdout is? */
+static bool together(const struct outputs *outputs)
+{
+    return outputs->spec->commit == COMMIT_SUCCESS && commits(&outputs->out, outputs->verdict) &&
+           commits(&outputs->err, outputs->verdict) && sink_publishes(outputs->out.sink) &&
+           sink_publishes(outputs->err.sink);
+}
+
+void outputs_extend(struct outputs *outputs, int64_t until_boot_ms)
+{
+    outputs->until_boot_ms = until_boot_ms;
+    if (outputs->out.ending)
+        sink_extend(outputs->out.sink, until_boot_ms);
+    if (outputs->err.ending)
+        sink_extend(outputs->err.sink, until_boot_ms);
+}
+
+void outputs_expire(struct outputs *outputs)
+{
+    outputs->until_boot_ms = 0; /* for the one whose turn has not come */
+    if (outputs->out.ending)
+        sink_expire(outputs->out.sink);
+    if (outputs->err.ending)
+        sink_expire(outputs->err.sink);
+}
+
+void outputs_end(struct outputs *outputs, struct verdict *verdict, int64_t until_boot_ms,
+                 void (*on_ended)(void *arg), void *arg)
 {
     outputs->verdict = verdict;
+    outputs->until_boot_ms = until_boot_ms;
     outputs->on_ended = on_ended;
     outputs->arg = arg;
     outputs->out.outputs = outputs->err.outputs = outputs; /* they may never have been opened */
     outputs->err.is_stderr = true;
-    end_one(&outputs->err);
+    outputs->out.ending = together(outputs);
+    if (outputs->out.ending)
+        sink_prepare(outputs->out.sink, on_prepared, &outputs->out);
+    else
+        end_one(&outputs->err);
 }
 
 void outputs_record(const struct outputs *outputs, bool is_stderr, struct record_stream *ret)

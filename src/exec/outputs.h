@@ -2,6 +2,7 @@
  *
  *   stdout commits only when the attempt completes; stderr, and whatever goes to auto:, on every outcome (design, Sinks);
  *   the job's `commit` overrides; nothing commits whose own sink has failed, or after a lost lease.
+ *   Where stderr may only be seen on success too, stdout is prepared first: what can fail fails before either is visible.
  *
  * Embedded in its owner.  Loop thread only. */
 #ifndef EXEC_OUTPUTS_H
@@ -15,10 +16,12 @@ struct outputs {
         struct outputs *outputs;
         struct sink *sink;
         bool is_stderr, opened, failed, committed;
+        bool ending; /* its commit or abort is under way */
     } out, err;
     const struct spec *spec;
     struct execution *execution; /* NULL before it was started */
     struct verdict *verdict;
+    int64_t until_boot_ms;
     void (*on_ended)(void *arg);
     void *arg;
 };
@@ -41,9 +44,13 @@ void outputs_attach(struct outputs *outputs, struct execution *execution);
 
 /* Would ending with this verdict make anything visible outside of the record? */
 bool outputs_publish(const struct outputs *outputs, const struct verdict *verdict);
-/* Commit or abort stderr, then stdout.  A commit that fails turns an exit into cause `sink` in *verdict.  on_ended runs once. */
-void outputs_end(struct outputs *outputs, struct verdict *verdict, void (*on_ended)(void *arg),
-                 void *arg);
+/* Commit or abort stderr, then stdout.  A commit that fails turns an exit into cause `sink` in *verdict, one that came too late turns
+ * any cause into `lost_lease`.  on_ended runs once.  until_boot_ms: see sink_commit(). */
+void outputs_end(struct outputs *outputs, struct verdict *verdict, int64_t until_boot_ms,
+                 void (*on_ended)(void *arg), void *arg);
+/* While outputs_end() goes on: the lease was renewed; or it is over, and what is not visible yet never will be. */
+void outputs_extend(struct outputs *outputs, int64_t until_boot_ms);
+void outputs_expire(struct outputs *outputs);
 
 /* One stream's part of the record, from filter and sink. */
 void outputs_record(const struct outputs *outputs, bool is_stderr, struct record_stream *ret);

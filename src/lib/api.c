@@ -263,7 +263,7 @@ static void on_ended(void *arg, const struct verdict *verdict)
     struct mandor_process *process = arg;
 
     process->verdict = *verdict;
-    outputs_end(&process->outputs, &process->verdict, on_outputs_ended, process);
+    outputs_end(&process->outputs, &process->verdict, SINK_NO_DEADLINE, on_outputs_ended, process);
 }
 
 /* Where the job does not say: to the callback when there is one, else nowhere. */

@@ -1,6 +1,6 @@
 /* sink.h - where one stream's bytes go.  For those who use one; sink_ops.h is for those who write one.
  *
- *   sink_open ─▶ opened ─▶ (sink_write ─▶ on_written)* ─▶ sink_commit | sink_abort ─▶ on_done ─▶ sink_close
+ *   sink_open ─▶ opened ─▶ (sink_write ─▶ on_written)* ─▶ [sink_prepare] ─▶ sink_commit | sink_abort ─▶ on_done ─▶ sink_close
  *
  * Everything is asynchronous: callbacks run on the loop thread, never from inside the call that asked (except where
  * noted).  One write in flight at a time; its memory stays the caller's and untouched until on_written.  Nothing that
@@ -47,11 +47,23 @@ MUST_CHECK int sink_open(uv_loop_t *loop, const struct sink_target *target, sink
 void sink_write(struct sink *sink, const struct iovec *iov, int count, XXH3_state_t *hash,
                 sink_done_fn *on_written, void *arg);
 
+/* Everything of a commit that may fail before the step that makes it visible: where two sinks commit together both are prepared
+ * before either does.  Optional, ends writing; sink_commit or sink_abort still follows, also after a failure. */
+void sink_prepare(struct sink *sink, sink_done_fn *on_prepared, void *arg);
 /* Make what was written durable and visible under its final name, atomically.  Or drop it.  Either ends writing; a write
  * in flight is waited for.  Exactly one of the two, once.  sink_abort may come before on_opened.  The filter that writes to the
- * sink must have ended or been closed. */
-void sink_commit(struct sink *sink, sink_done_fn *on_done, void *arg);
+ * sink must have ended or been closed.
+ *
+ * until_boot_ms: when the lease ends that allows it (I7), on clock_boot_ms(); SINK_NO_DEADLINE where there is none.  Nothing becomes
+ * visible after it: a commit that has not come so far cleans up and reports -ETIME. */
+void sink_commit(struct sink *sink, int64_t until_boot_ms, sink_done_fn *on_done, void *arg);
 void sink_abort(struct sink *sink, sink_done_fn *on_done, void *arg);
+#define SINK_NO_DEADLINE INT64_MAX
+/* The lease was renewed while the commit goes on: it has until then. */
+void sink_extend(struct sink *sink, int64_t until_boot_ms);
+/* The lease is over or lost: what has not been made visible never will be.  A commit or prepare in flight reports -ETIME at once, whatever
+ * hangs in it; but where the last step is under way its answer is waited for, so on_done always says what is there. */
+void sink_expire(struct sink *sink);
 
 /* The storage does not answer (sink_timeout): from now on sink_commit and sink_abort report -ETIMEDOUT and 0 without waiting for
  * the call in flight, and nothing is published any more.  What hangs cleans up by itself if it ever returns. */

@@ -100,6 +100,16 @@ static void auto_write(struct sink *sink, const struct iovec *iov, int count, XX
         sink_answer(sink, keep(state, iov, count, hash, &err), &err);
 }
 
+static void auto_prepare(struct sink *sink)
+{
+    struct auto_state *state = sink_state(sink);
+
+    if (state->spilled)
+        spool_run(&state->spool, SPOOL_PREPARE);
+    else
+        sink_answer(sink, 0, NULL);
+}
+
 static void auto_commit(struct sink *sink)
 {
     struct auto_state *state = sink_state(sink);
@@ -185,6 +195,7 @@ const struct sink_ops sink_auto = {
     .commit = auto_commit,
     .abort = auto_abort,
     .done = auto_done,
+    .prepare = auto_prepare,
     .publishes_now = auto_publishes,
     .splice_fd = auto_splice_fd,
     .write_fd = auto_write_fd,

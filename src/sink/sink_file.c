@@ -36,6 +36,11 @@ static void file_write(struct sink *sink, const struct iovec *iov, int count, XX
     spool_run(spool, SPOOL_WRITE);
 }
 
+static void file_prepare(struct sink *sink)
+{
+    spool_run(sink_state(sink), SPOOL_PREPARE);
+}
+
 static void file_commit(struct sink *sink)
 {
     spool_run(sink_state(sink), SPOOL_COMMIT);
@@ -89,6 +94,7 @@ const struct sink_ops sink_file = {
     .commit = file_commit,
     .abort = file_abort,
     .done = file_done,
+    .prepare = file_prepare,
     .splice_fd = file_splice_fd,
     .write_fd = file_write_fd,
     .device = file_device,

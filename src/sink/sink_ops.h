@@ -19,6 +19,7 @@ struct sink_ops {
     void (*done)(
         struct sink *sink); /* free what the state holds; also after an open that failed at once */
     /* Optional: */
+    void (*prepare)(struct sink *sink);                  /* sink_prepare(); NULL = nothing to do */
     bool (*publishes_now)(const struct sink *sink);      /* NULL = `publishes` says it */
     int (*splice_fd)(const struct sink *sink);           /* NULL = never */
     int (*write_fd)(const struct sink *sink);            /* NULL = never */
@@ -31,7 +32,13 @@ void *sink_state(const struct sink *sink);
 uv_loop_t *sink_loop(const struct sink *sink);
 /* Has the owner given the sink up, so that a write that blocks should return?  Any thread, inside of a write only. */
 bool sink_abandoned(struct sink *sink);
-/* The answer to the call that is open: open, write, commit or abort. */
+/* Ask before the step of a commit that makes it visible, and before each repetition of it: rename, CompleteMultipartUpload, the script
+ * that adds `eof`.  Any thread.  false with *err (-ETIME): the lease is over or nobody waits any more: clean up and answer with it.
+ * true: the answer is waited for, so the step must end by itself within sink_commit_left_ms(), as the timeout of a request. */
+MUST_CHECK bool sink_may_publish(struct sink *sink, struct mandor_err *err);
+/* Until the commit's lease ends; <= 0 when it has, INT64_MAX without one.  Grows when the lease is renewed.  Any thread. */
+int64_t sink_commit_left_ms(struct sink *sink);
+/* The answer to the call that is open: open, write, prepare, commit or abort. */
 void sink_answer(struct sink *sink, int result, const struct mandor_err *err);
 
 /* Like sink_open(), for a back end that the registry does not list.  rest: the URL behind "scheme:". */

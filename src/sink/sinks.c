@@ -5,14 +5,17 @@
  */
 #include <stdatomic.h>
 
+#include "base/clock.h"
 #include "base/module.h"
 #include "loop/work.h"
 #include "sink/sink_ops.h"
 
 #define SINK_MAGIC 0x53494e4bu
 
-enum call { CALL_NONE, CALL_OPEN, CALL_WRITE, CALL_COMMIT, CALL_ABORT };
+enum call { CALL_NONE, CALL_OPEN, CALL_WRITE, CALL_PREPARE, CALL_COMMIT, CALL_ABORT };
 enum ending { END_NONE, END_COMMIT, END_ABORT };
+/* Of the step that makes a commit visible.  The back end's thread begins it, the owner forbids it: whoever is first. */
+enum publishing { PUBLISH_OPEN, PUBLISH_BEGUN, PUBLISH_FORBIDDEN };
 
 struct sink {
     uint32_t magic;
@@ -25,18 +28,21 @@ struct sink {
     bool lent;      /* the descriptor is used directly */
     bool opened;
     bool commits_always;
+    bool prepared;         /* sink_prepare(): nothing is written any more */
     bool ended;            /* the back end has committed or aborted */
-    bool gave_up;          /* sink_give_up() */
+    bool gave_up;          /* sink_give_up(), sink_expire() */
     atomic_bool abandoned; /* nobody wants what is being written any more; read by pool threads */
-    bool done_early;       /* the end's answer is due without its call */
-    bool closed;           /* the owner has gone */
-    enum ending want;      /* asked for by the owner */
-    int broken;            /* the first failure, -errno: nothing but abort follows */
+    atomic_int publishing; /* enum publishing */
+    atomic_int_least64_t until_boot_ms;
+    bool done_early;  /* the end's (or prepare's) answer is due without its call */
+    bool closed;      /* the owner has gone */
+    enum ending want; /* asked for by the owner */
+    int broken;       /* the first failure, -errno: nothing but abort follows */
     struct mandor_err broken_err;
     int result;
     struct mandor_err err;
-    sink_done_fn *on_opened, *on_written, *on_done;
-    void *opened_arg, *written_arg, *done_arg;
+    sink_done_fn *on_opened, *on_written, *on_prepared, *on_done;
+    void *opened_arg, *written_arg, *prepared_arg, *done_arg;
     max_align_t state[]; /* ops->state_size bytes */
 };
 
@@ -159,6 +165,17 @@ static void answer_end(struct sink *sink, int result, const struct mandor_err *e
         fn(sink->done_arg, result, err);
 }
 
+/* For who asked for something that nobody waits for, or that needs nothing. */
+static void answer_early(struct sink *sink)
+{
+    sink_done_fn *fn = STEAL(sink->on_prepared);
+
+    if (fn != NULL)
+        fn(sink->prepared_arg, sink->broken, &sink->broken_err);
+    else
+        answer_end(sink, 0, NULL);
+}
+
 /* Hand the kept answer to who asked.  The callback may ask for more or close the sink. */
 static void deliver(struct sink *sink)
 {
@@ -169,7 +186,7 @@ static void deliver(struct sink *sink)
 
     sink->answered = false;
     sink->call = CALL_NONE;
-    if (result < 0 && (call == CALL_OPEN || call == CALL_WRITE))
+    if (result < 0 && (call == CALL_OPEN || call == CALL_WRITE || call == CALL_PREPARE))
         break_sink(sink, result, &err);
     sink->in_call = true; /* a request from inside of the callback starts in advance() below */
     switch (call) {
@@ -183,6 +200,11 @@ static void deliver(struct sink *sink)
     case CALL_WRITE:
         fn = STEAL(sink->on_written);
         fn(sink->written_arg, result, &err);
+        break;
+    case CALL_PREPARE:
+        fn = STEAL(sink->on_prepared);
+        if (fn != NULL)
+            fn(sink->prepared_arg, result, &err);
         break;
     case CALL_COMMIT:
     case CALL_ABORT:
@@ -204,7 +226,7 @@ static void on_idle(uv_idle_t *idle)
     if (sink->done_early) {
         sink->done_early = false;
         sink->in_call = true;
-        answer_end(sink, 0, NULL);
+        answer_early(sink);
         sink->in_call = false;
     }
     if (sink->answered)
@@ -249,6 +271,7 @@ int sink_open_with(uv_loop_t *loop, const struct sink_ops *ops, const struct sin
     sink->on_opened = on_opened;
     sink->opened_arg = arg;
     sink->commits_always = ops->commits_always || str_eq(target->stream, "stderr");
+    atomic_init(&sink->until_boot_ms, SINK_NO_DEADLINE);
     (void)uv_idle_init(loop, &sink->idle);
     *ret = sink;
     sink->call = CALL_OPEN;
@@ -273,7 +296,8 @@ void sink_write(struct sink *sink, const struct iovec *iov, int count, XXH3_stat
                 sink_done_fn *on_written, void *arg)
 {
     OBJ_CHECK(sink, SINK_MAGIC);
-    BUG_ON(!sink->opened || in_flight(sink) || sink->want != END_NONE || sink->broken != 0);
+    BUG_ON(!sink->opened || in_flight(sink) || sink->want != END_NONE || sink->broken != 0 ||
+           sink->prepared);
     sink->on_written = on_written;
     sink->written_arg = arg;
     sink->call = CALL_WRITE;
@@ -281,6 +305,13 @@ void sink_write(struct sink *sink, const struct iovec *iov, int count, XXH3_stat
     sink->in_call = true;
     sink->ops->write(sink, iov, count, hash);
     sink->in_call = nested;
+}
+
+static int expired(const struct sink *sink, struct mandor_err *err)
+{
+    return err_set(err, -ETIME, FAULT_REMOTE,
+                   "sink '%s': the lease ran out before the output could be published",
+                   sink->ops->scheme);
 }
 
 bool sink_abandoned(struct sink *sink)
@@ -305,14 +336,73 @@ static void end(struct sink *sink, enum ending want, sink_done_fn *on_done, void
     }
 }
 
-void sink_commit(struct sink *sink, sink_done_fn *on_done, void *arg)
+void sink_prepare(struct sink *sink, sink_done_fn *on_prepared, void *arg)
 {
+    OBJ_CHECK(sink, SINK_MAGIC);
+    BUG_ON(!sink->opened || sink->want != END_NONE || sink->prepared);
+    sink->prepared = true;
+    sink->on_prepared = on_prepared;
+    sink->prepared_arg = arg;
+    if (sink->ops->prepare == NULL || sink->broken != 0 || in_flight(sink)) {
+        sink->done_early = true; /* what is in flight can only be something given up */
+        deliver_later(sink);
+    } else {
+        bool nested = sink->in_call;
+        sink->call = CALL_PREPARE;
+        sink->in_call = true;
+        sink->ops->prepare(sink);
+        sink->in_call = nested;
+    }
+}
+
+void sink_commit(struct sink *sink, int64_t until_boot_ms, sink_done_fn *on_done, void *arg)
+{
+    atomic_store(&sink->until_boot_ms, until_boot_ms);
     end(sink, END_COMMIT, on_done, arg);
+}
+
+void sink_extend(struct sink *sink, int64_t until_boot_ms)
+{
+    OBJ_CHECK(sink, SINK_MAGIC);
+    atomic_store(&sink->until_boot_ms, until_boot_ms);
+}
+
+int64_t sink_commit_left_ms(struct sink *sink)
+{
+    int64_t until = atomic_load(&sink->until_boot_ms);
+
+    return until == SINK_NO_DEADLINE ? INT64_MAX : until - clock_boot_ms();
+}
+
+bool sink_may_publish(struct sink *sink, struct mandor_err *err)
+{
+    int seen = PUBLISH_OPEN;
+
+    if (sink_commit_left_ms(sink) > 0 &&
+        (atomic_compare_exchange_strong(&sink->publishing, &seen, PUBLISH_BEGUN) ||
+         seen == PUBLISH_BEGUN))
+        return true;
+    (void)expired(sink, err);
+    return false;
 }
 
 void sink_abort(struct sink *sink, sink_done_fn *on_done, void *arg)
 {
     end(sink, END_ABORT, on_done, arg);
+}
+
+/* Nobody waits for what is in flight.  false: its last step is under way, and must be waited for. */
+static bool let_go(struct sink *sink, const struct mandor_err *err)
+{
+    int seen = PUBLISH_OPEN;
+
+    if (!atomic_compare_exchange_strong(&sink->publishing, &seen, PUBLISH_FORBIDDEN) &&
+        seen == PUBLISH_BEGUN)
+        return false;
+    sink->gave_up = true;
+    atomic_store(&sink->abandoned, true);
+    break_sink(sink, err->code, err);
+    return true;
 }
 
 void sink_give_up(struct sink *sink)
@@ -321,9 +411,21 @@ void sink_give_up(struct sink *sink)
 
     OBJ_CHECK(sink, SINK_MAGIC);
     (void)err_set(&err, -ETIMEDOUT, FAULT_REMOTE, "sink '%s' does not answer", sink->ops->scheme);
-    sink->gave_up = true;
-    atomic_store(&sink->abandoned, true);
-    break_sink(sink, -ETIMEDOUT, &err);
+    (void)let_go(sink, &err);
+}
+
+void sink_expire(struct sink *sink)
+{
+    struct mandor_err err;
+
+    OBJ_CHECK(sink, SINK_MAGIC);
+    (void)expired(sink, &err);
+    if (sink->ended || sink->answered || !let_go(sink, &err))
+        return;
+    if (sink->on_prepared != NULL || sink->on_done != NULL) {
+        sink->done_early = true;
+        deliver_later(sink);
+    }
 }
 
 void sink_close(struct sink *sink)
@@ -335,7 +437,7 @@ void sink_close(struct sink *sink)
     sink->closed = true;
     if (sink->want != END_COMMIT)
         atomic_store(&sink->abandoned, true);
-    sink->on_opened = sink->on_done = NULL;
+    sink->on_opened = sink->on_prepared = sink->on_done = NULL;
     sink->done_early = false;
     if (!sink->in_call)
         advance(sink);

@@ -55,6 +55,13 @@ void spool_done(struct spool *spool)
     free(STEAL(spool->known_dir));
 }
 
+static bool may_publish(void *arg, struct mandor_err *err)
+{
+    const struct spool *spool = arg;
+
+    return sink_may_publish(spool->sink, err);
+}
+
 static int steps(struct spool *spool)
 {
     struct tempfile *file = &spool->file;
@@ -66,8 +73,10 @@ static int steps(struct spool *spool)
         r = tempfile_write(file, &spool->head, 1, NULL, &spool->err);
     if (r == 0 && (spool->steps & SPOOL_WRITE))
         r = tempfile_write(file, spool->iov, spool->count, spool->hash, &spool->err);
+    if (r == 0 && (spool->steps & SPOOL_PREPARE))
+        r = tempfile_prepare(file, &spool->err);
     if (r == 0 && (spool->steps & SPOOL_COMMIT))
-        r = tempfile_commit(file, &spool->err);
+        r = tempfile_commit(file, may_publish, spool, &spool->err);
     if (spool->steps & SPOOL_ABORT)
         tempfile_abort(file);
     return r;

@@ -7,7 +7,13 @@
 #include "sink/sink_ops.h"
 #include "sink/tempfile.h"
 
-enum spool_step { SPOOL_OPEN = 1, SPOOL_WRITE = 2, SPOOL_COMMIT = 4, SPOOL_ABORT = 8 };
+enum spool_step {
+    SPOOL_OPEN = 1,
+    SPOOL_WRITE = 2,
+    SPOOL_PREPARE = 4,
+    SPOOL_COMMIT = 8,
+    SPOOL_ABORT = 16
+};
 
 struct spool {
     struct work work;

@@ -285,24 +285,38 @@ static int check_temp(const struct tempfile *file, struct mandor_err *err)
     return 0;
 }
 
-static int publish(struct tempfile *file, struct mandor_err *err)
+static int check_names(const struct tempfile *file, struct mandor_err *err)
 {
-    if (fsync(file->fd) < 0 && errno != EINVAL)
-        return err_set(err, -errno, FAULT_HOST, "sync output file '%s'", file->target);
-
     int r = check_target(file, err);
-    if (r == 0)
-        r = check_temp(file, err);
+
+    return r == 0 ? check_temp(file, err) : r;
+}
+
+int tempfile_prepare(struct tempfile *file, struct mandor_err *err)
+{
+    if (!file->synced && fsync(file->fd) < 0 && errno != EINVAL)
+        return err_set(err, -errno, FAULT_HOST, "sync output file '%s'", file->target);
+    file->synced = true;
+    return check_names(file, err);
+}
+
+static int publish(struct tempfile *file, bool (*may)(void *arg, struct mandor_err *err), void *arg,
+                   struct mandor_err *err)
+{
+    int r = tempfile_prepare(file, err);
     if (r < 0)
         return r;
+    if (!may(arg, err))
+        return err->code;
     if (rename(file->temp, file->target) < 0)
         return err_set(err, -errno, FAULT_HOST, "rename '%s' to '%s'", file->temp, file->target);
     return 0;
 }
 
-int tempfile_commit(struct tempfile *file, struct mandor_err *err)
+int tempfile_commit(struct tempfile *file, bool (*may)(void *arg, struct mandor_err *err),
+                    void *arg, struct mandor_err *err)
 {
-    int r = publish(file, err);
+    int r = publish(file, may, arg, err);
     if (r < 0) {
         tempfile_abort(file);
         return r;

@@ -19,6 +19,7 @@ struct tempfile {
     int fd;                        /* -1 = not open */
     size_t made;     /* length of the topmost directory that had to be made for target; 0 = none */
     uint64_t device; /* st_dev, once open */
+    bool synced;     /* tempfile_prepare() */
     bool own_dir;    /* the directory is ours too: abort removes it when it is empty */
     bool in_memory;  /* tmpfs: splice(2) is slower than read and write */
 };
@@ -34,8 +35,12 @@ MUST_CHECK int tempfile_open(struct tempfile *file, struct mandor_err *err);
 /* Append all of iov; hash (NULL = none) is updated with it. */
 MUST_CHECK int tempfile_write(struct tempfile *file, const struct iovec *iov, int count,
                               XXH3_state_t *hash, struct mandor_err *err);
-/* On failure the temporary is gone as after tempfile_abort(). */
-MUST_CHECK int tempfile_commit(struct tempfile *file, struct mandor_err *err);
+/* What of a commit can fail before the rename: the sync, above all. */
+MUST_CHECK int tempfile_prepare(struct tempfile *file, struct mandor_err *err);
+/* may: asked right before the rename; false with *err forbids it.  On failure the temporary is gone as after tempfile_abort(). */
+MUST_CHECK int tempfile_commit(struct tempfile *file,
+                               bool (*may)(void *arg, struct mandor_err *err), void *arg,
+                               struct mandor_err *err);
 void tempfile_abort(struct tempfile *file);
 
 /* Text as one file name: '/', '%', control characters and a leading '.' become %XX; a long one is cut and gets a hash.

@@ -15,6 +15,7 @@
 #define ATTEMPT_MAGIC    0x61747470u
 #define BACKOFF_FIRST_MS 50
 #define BACKOFF_LAST_MS  2000
+#define COMMIT_BUDGET_MS 10000
 
 /* ---- the state machine ---- */
 
@@ -106,6 +107,7 @@ void attempt_command(const struct attempt *attempt, char *text, size_t size)
 static void submit(struct attempt *attempt)
 {
     attempt->req_busy = true;
+    attempt->asked_boot_ms = clock_boot_ms();
     broker_submit(attempt->worker->broker, &attempt->req);
 }
 
@@ -359,13 +361,46 @@ static void on_outputs_ended(void *arg)
     struct attempt *attempt = arg;
 
     OBJ_CHECK(attempt, ATTEMPT_MAGIC);
+    attempt->commit_until_boot_ms = 0;
     plan(attempt);
     settle(attempt);
 }
 
-static void end_outputs(struct attempt *attempt)
+static void end_outputs(struct attempt *attempt, int64_t until_boot_ms)
 {
-    outputs_end(&attempt->outputs, &attempt->verdict, on_outputs_ended, attempt);
+    if (until_boot_ms != SINK_NO_DEADLINE)
+        attempt->commit_until_boot_ms = until_boot_ms;
+    outputs_end(&attempt->outputs, &attempt->verdict, until_boot_ms, on_outputs_ended, attempt);
+}
+
+static void expire(struct attempt *attempt)
+{
+    attempt->commit_until_boot_ms = 0;
+    log_event(LOG_WARN, attempt->lease.id, attempt->lease.attempt,
+              "the lease ended before its output was published");
+    outputs_expire(&attempt->outputs);
+}
+
+void attempt_renewed(struct attempt *attempt, int64_t until_boot_ms)
+{
+    OBJ_CHECK(attempt, ATTEMPT_MAGIC);
+    if (attempt->commit_until_boot_ms == 0)
+        return;
+    attempt->commit_until_boot_ms = MAX(attempt->commit_until_boot_ms, until_boot_ms);
+    outputs_extend(&attempt->outputs, attempt->commit_until_boot_ms);
+}
+
+void attempt_check_expiry(struct attempt *attempt)
+{
+    OBJ_CHECK(attempt, ATTEMPT_MAGIC);
+    if (attempt->commit_until_boot_ms != 0 && clock_boot_ms() >= attempt->commit_until_boot_ms)
+        expire(attempt);
+}
+
+/* A commit does not begin with less of the lease left (design, Scale). */
+static int64_t commit_budget(const struct attempt *attempt)
+{
+    return MIN((int64_t)COMMIT_BUDGET_MS, attempt->worker->config->lease_ms / 3);
 }
 
 static void on_begin_settle(struct broker_req *req)
@@ -374,21 +409,26 @@ static void on_begin_settle(struct broker_req *req)
 
     if (req->status == -ESTALE) {
         attempt->verdict.cause = CAUSE_LOST_LEASE; /* abort everything, write nothing */
-        end_outputs(attempt);
+        end_outputs(attempt, SINK_NO_DEADLINE);
         return;
     }
-    if (req->status < 0) {
+    int64_t until = attempt->asked_boot_ms + req->begin_settle.left_ms;
+    if (req->status == 0 && until - clock_boot_ms() <= commit_budget(attempt)) {
+        req->status =
+            err_set(&req->err, -EAGAIN, FAULT_HOST,
+                    "too little of the lease was left for a commit when it was confirmed");
+    }
+    if (req->status < 0)
         retry_later(attempt);
-        return;
-    }
-    end_outputs(attempt);
+    else
+        end_outputs(attempt, until);
 }
 
 /* The fence stands before anything becomes visible outside of the record (design, Sinks). */
 static void commit(struct attempt *attempt)
 {
     if (!outputs_publish(&attempt->outputs, &attempt->verdict)) {
-        end_outputs(attempt);
+        end_outputs(attempt, SINK_NO_DEADLINE);
         return;
     }
     ask(attempt, BROKER_BEGIN_SETTLE, on_begin_settle);
@@ -590,5 +630,7 @@ void attempt_stop(struct attempt *attempt, enum cause cause, int64_t grace_ms, c
         attempt->stop_cause = cause;
     } else if (attempt->state == ATTEMPT_LEASED && cause == CAUSE_LOST_LEASE) {
         attempt_drop(attempt);
+    } else if (attempt->commit_until_boot_ms != 0 && cause == CAUSE_LOST_LEASE) {
+        expire(attempt);
     }
 }

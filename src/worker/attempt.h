@@ -51,6 +51,8 @@ struct attempt {
     uv_timer_t timer; /* backoff of broker requests that failed */
     bool timer_open;
     int64_t backoff_ms;
+    int64_t asked_boot_ms;        /* when req was submitted */
+    int64_t commit_until_boot_ms; /* the commit under way must end by then; 0 = none under way */
     int64_t started_ms, finished_ms, leased_mono_ms, started_mono_ms;
     json_t *json;          /* attempt_json while settling */
     enum cause stop_cause; /* asked for before the executor ran */
@@ -64,6 +66,9 @@ struct attempt *attempt_new(struct worker *worker, struct lease *adopt);
 void attempt_start(struct attempt *attempt);
 /* End it for cause (cancelled, shutdown, lost_lease); grace_ms < 0 = the job's kill_after. */
 void attempt_stop(struct attempt *attempt, enum cause cause, int64_t grace_ms, const char *why);
+/* Its lease was renewed and holds until then.  Or look whether it is over: a commit that lasts longer is broken off. */
+void attempt_renewed(struct attempt *attempt, int64_t until_boot_ms);
+void attempt_check_expiry(struct attempt *attempt);
 /* Leased but never started: forget it (the broker was told or has taken it away). */
 void attempt_drop(struct attempt *attempt);
 /* A phase note that was under way when the attempt ended is answered. */

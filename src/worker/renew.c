@@ -32,11 +32,14 @@ static void act(struct worker *worker, const struct lease_ref *ref, unsigned fla
 {
     struct attempt *attempt = hash_gets(worker->by_id, ref->id);
 
-    if (flags == 0 || attempt == NULL || attempt->lease.attempt != ref->attempt)
+    if (attempt == NULL || attempt->lease.attempt != ref->attempt)
         return; /* it has moved on since the question was asked */
-    if (flags & RENEW_LOST)
+    if (flags & RENEW_LOST) {
         attempt_stop(attempt, CAUSE_LOST_LEASE, 0, "lease lost");
-    else if (flags & RENEW_CANCEL)
+        return;
+    }
+    attempt_renewed(attempt, worker->renewed_boot_ms + worker->config->lease_ms);
+    if (flags & RENEW_CANCEL)
         attempt_stop(attempt, CAUSE_CANCELLED, -1, "cancelled");
 }
 
@@ -110,9 +113,12 @@ void renew_check_expiry(struct worker *worker)
     int64_t margin_ms = MIN((int64_t)MARGIN_MS, lease_ms / 3);
     int64_t age_ms = clock_boot_ms() - worker->renewed_boot_ms;
 
+    LIST_FOREACH(attempt, &worker->attempts, struct attempt, node)
+        attempt_check_expiry(attempt);
     if (age_ms < lease_ms - margin_ms)
         return;
     scheduler_give_back(worker->scheduler, 0); /* what has not started needs no end */
     LIST_FOREACH(attempt, &worker->attempts, struct attempt, node)
-        attempt_stop(attempt, CAUSE_LOST_LEASE, 0, "the lease could not be renewed in time");
+        if (attempt->commit_until_boot_ms == 0) /* a commit has a deadline of its own */
+            attempt_stop(attempt, CAUSE_LOST_LEASE, 0, "the lease could not be renewed in time");
 }

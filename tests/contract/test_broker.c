@@ -581,6 +581,7 @@ TEST(a_job_goes_from_waiting_to_completed)
     begin.begin_settle.id = id;
     begin.begin_settle.attempt = 1;
     ask_ok(worker.broker, &begin);
+    ck_assert_int_gt(begin.begin_settle.left_ms, 0); /* what the commit has */
     ck_assert_int_eq(settle(&worker, id, 1, completed), 0);
     SCOPED_JSON *record = show(broker, id);
     ck_assert_str_eq(json_string_value(json_object_get(record, "state")), "completed");

@@ -6,10 +6,11 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 
+#include "base/clock.h"
 #include "stream_rig.h"
 
 struct ask {
-    bool opened, written, done;
+    bool opened, written, prepared, done;
     int result;
     struct mandor_err err;
     bool in_call; /* set around each request: no callback may come from inside of it */
@@ -103,12 +104,35 @@ static int write_bytes(const void *bytes, size_t len, XXH3_state_t *hash)
     return ask.result;
 }
 
+static void on_prepared(void *arg, int result, const struct mandor_err *err)
+{
+    note(&ask.prepared, result, err);
+}
+
+static int prepare_sink(void)
+{
+    ask.prepared = false;
+    ask.in_call = true;
+    sink_prepare(sink, on_prepared, NULL);
+    ask.in_call = false;
+    rig_until(&rig, &ask.prepared);
+    return ask.result;
+}
+
+static void begin_commit(int64_t until_boot_ms)
+{
+    ask.done = false;
+    ask.in_call = true;
+    sink_commit(sink, until_boot_ms, on_done, NULL);
+    ask.in_call = false;
+}
+
 static int end_sink(bool commit)
 {
     ask.done = false;
     ask.in_call = true;
     if (commit)
-        sink_commit(sink, on_done, NULL);
+        sink_commit(sink, SINK_NO_DEADLINE, on_done, NULL);
     else
         sink_abort(sink, on_done, NULL);
     ask.in_call = false;
@@ -204,6 +228,30 @@ START_TEST(an_empty_stream_commits)
         free(rig_read_file(file_path, &len));
         ck_assert_uint_eq(len, 0);
     }
+}
+END_TEST
+
+START_TEST(what_was_prepared_commits_or_aborts)
+{
+    for (int commit = 0; commit < 2; commit++) {
+        ck_assert_int_eq(open_sink(url_of(_i)), 0);
+        ck_assert_int_eq(write_bytes("some bytes", 10, NULL), 0);
+        ck_assert_int_eq(prepare_sink(), 0);
+        ck_assert_int_eq(end_sink(commit == 1), 0);
+        ck_assert_int_eq(rig_count_files(rig.dir), commit == 1 && _i == 1);
+    }
+}
+END_TEST
+
+START_TEST(within_its_lease_a_commit_is_a_commit)
+{
+    ck_assert_int_eq(open_sink(url_of(_i)), 0);
+    ck_assert_int_eq(write_bytes("some bytes", 10, NULL), 0);
+    begin_commit(clock_boot_ms() + 60000);
+    rig_until(&rig, &ask.done);
+    ck_assert_int_eq(ask.result, 0);
+    sink_close(sink);
+    ck_assert_int_eq(rig_count_files(rig.dir), _i == 1);
 }
 END_TEST
 
@@ -334,6 +382,135 @@ START_TEST(a_directory_that_appears_under_the_name_meanwhile_is_refused_at_commi
     ck_assert_int_eq(mkdir(file_path, 0755), 0);
     ck_assert_int_eq(end_sink(true), -EISDIR);
     ck_assert_int_eq(rig_count_files(rig.dir), 0);
+}
+END_TEST
+
+START_TEST(a_file_is_not_published_after_its_lease)
+{
+    static char bytes[100000]; /* auto: spills */
+    const char *const urls[] = { url_of(1), "auto:" };
+
+    for (size_t i = 0; i < ARRAY_LEN(urls); i++) {
+        ck_assert_int_eq(open_sink(urls[i]), 0);
+        ck_assert_int_eq(write_bytes(bytes, sizeof bytes, NULL), 0);
+        begin_commit(clock_boot_ms());
+        rig_until(&rig, &ask.done);
+        ck_assert_int_eq(ask.result, -ETIME);
+        ck_assert_msg(strstr(ask.err.msg, "lease") != NULL, "%s", ask.err.msg);
+        sink_close(sink);
+        ck_assert_int_eq(rig_count_files(rig.dir), 0);
+    }
+}
+END_TEST
+
+START_TEST(a_file_that_cannot_be_committed_cannot_be_prepared)
+{
+    (void)url_of(1);
+    ck_assert_int_eq(open_sink(file_url), 0);
+    ck_assert_int_eq(write_bytes("new", 3, NULL), 0);
+    ck_assert_int_eq(mkdir(file_path, 0755), 0);
+    ck_assert_int_eq(prepare_sink(), -EISDIR);
+    ck_assert_int_eq(end_sink(true), -EISDIR);
+    ck_assert_int_eq(rig_count_files(rig.dir), 0);
+}
+END_TEST
+
+/* ---- a commit and its lease, step by step ---- */
+
+static void open_fake(void)
+{
+    sink = fake_sink_open(&rig.loop, &rig.fake, "stdout", on_opened, NULL);
+    rig_until(&rig, &ask.opened);
+}
+
+static void close_fake(void)
+{
+    sink_close(sink);
+    rig_turns(&rig, 10);
+    ck_assert(rig.fake.freed);
+}
+
+START_TEST(a_commit_that_hangs_is_let_go_when_the_lease_is_over_and_publishes_never)
+{
+    open_fake();
+    rig.fake.hold_commit = true;
+    begin_commit(clock_boot_ms() + 60000);
+    rig_turns(&rig, 10);
+    ck_assert(!ask.done);
+    ask.in_call = true;
+    sink_expire(sink);
+    ask.in_call = false;
+    rig_until(&rig, &ask.done);
+    ck_assert_int_eq(ask.result, -ETIME);
+    if (_i == 0) { /* it comes back after its owner has gone, or before */
+        sink_close(sink);
+        rig_turns(&rig, 10);
+        ck_assert(!rig.fake.freed);
+        fake_sink_release(&rig.fake);
+        rig_turns(&rig, 10);
+        ck_assert(rig.fake.freed && !rig.fake.committed);
+    } else {
+        fake_sink_release(&rig.fake);
+        ck_assert(!rig.fake.committed);
+        close_fake();
+    }
+}
+END_TEST
+
+START_TEST(a_last_step_that_was_begun_is_waited_for)
+{
+    open_fake();
+    rig.fake.hold_publish = true;
+    begin_commit(clock_boot_ms() + 60000);
+    sink_expire(sink);
+    rig_turns(&rig, 20);
+    ck_assert(!ask.done);
+    fake_sink_release(&rig.fake);
+    rig_until(&rig, &ask.done);
+    ck_assert_int_eq(ask.result, 0);
+    close_fake();
+}
+END_TEST
+
+START_TEST(a_renewed_lease_gives_a_commit_more_time)
+{
+    open_fake();
+    rig.fake.hold_commit = true;
+    begin_commit(clock_boot_ms() - 1);
+    ck_assert_int_le(sink_commit_left_ms(sink), 0);
+    sink_extend(sink, clock_boot_ms() + 60000);
+    ck_assert_int_gt(sink_commit_left_ms(sink), 50000);
+    fake_sink_release(&rig.fake);
+    rig_until(&rig, &ask.done);
+    ck_assert_int_eq(ask.result, 0);
+    ck_assert(rig.fake.committed);
+    close_fake();
+}
+END_TEST
+
+START_TEST(what_expired_before_its_commit_is_only_aborted)
+{
+    open_fake();
+    sink_expire(sink);
+    ck_assert_int_eq(prepare_sink(), -ETIME);
+    begin_commit(SINK_NO_DEADLINE);
+    rig_until(&rig, &ask.done);
+    ck_assert_int_eq(ask.result, -ETIME);
+    ck_assert(rig.fake.aborted && !rig.fake.committed && !rig.fake.prepared);
+    close_fake();
+}
+END_TEST
+
+START_TEST(what_failed_to_prepare_is_only_aborted)
+{
+    open_fake();
+    rig.fake.fail_prepare_with = -ENOSPC;
+    ck_assert_int_eq(prepare_sink(), -ENOSPC);
+    begin_commit(SINK_NO_DEADLINE);
+    rig_until(&rig, &ask.done);
+    ck_assert_int_eq(ask.result, -ENOSPC);
+    ck_assert(rig.fake.aborted && !rig.fake.committed);
+    close_fake();
 }
 END_TEST
 
@@ -524,6 +701,16 @@ int main(void)
     tcase_add_loop_test(tcase, close_at_any_time_is_an_abort, 0, n);
     tcase_add_loop_test(tcase, an_empty_stream_commits, 0, n);
     tcase_add_loop_test(tcase, stderr_commits_always_and_stdout_as_the_kind_says, 0, n);
+    tcase_add_loop_test(tcase, what_was_prepared_commits_or_aborts, 0, n);
+    tcase_add_loop_test(tcase, within_its_lease_a_commit_is_a_commit, 0, n);
+    tcase_add_test(tcase, a_file_is_not_published_after_its_lease);
+    tcase_add_test(tcase, a_file_that_cannot_be_committed_cannot_be_prepared);
+    tcase_add_loop_test(
+        tcase, a_commit_that_hangs_is_let_go_when_the_lease_is_over_and_publishes_never, 0, 2);
+    tcase_add_test(tcase, a_last_step_that_was_begun_is_waited_for);
+    tcase_add_test(tcase, a_renewed_lease_gives_a_commit_more_time);
+    tcase_add_test(tcase, what_expired_before_its_commit_is_only_aborted);
+    tcase_add_test(tcase, what_failed_to_prepare_is_only_aborted);
     tcase_add_test(tcase, urls_are_checked_without_a_look_at_the_disk);
     tcase_add_test(tcase,
                    r111_nothing_is_under_the_final_name_before_commit_and_the_old_file_stays_whole);

@@ -65,6 +65,21 @@ static void fake_write(struct sink *sink, const struct iovec *iov, int count, XX
         take(fake, sink);
 }
 
+static void publish(struct fake_sink *fake, struct sink *sink)
+{
+    struct mandor_err err;
+
+    if (!sink_may_publish(sink, &err)) {
+        sink_answer(sink, err.code, &err);
+    } else if (fake->hold_publish) {
+        fake->held = sink;
+        fake->held_publish = true;
+    } else {
+        fake->committed = true;
+        sink_answer(sink, 0, NULL);
+    }
+}
+
 void fake_sink_release(struct fake_sink *fake)
 {
     struct sink *sink = STEAL(fake->held);
@@ -73,15 +88,39 @@ void fake_sink_release(struct fake_sink *fake)
     if (fake->held_open) {
         fake->held_open = false;
         sink_answer(sink, 0, NULL);
+    } else if (fake->held_commit) {
+        fake->held_commit = false;
+        publish(fake, sink);
+    } else if (fake->held_publish) {
+        fake->held_publish = false;
+        fake->committed = true;
+        sink_answer(sink, 0, NULL);
     } else {
         take(fake, sink);
     }
 }
 
+static void fake_prepare(struct sink *sink)
+{
+    struct fake_sink *fake = fake_of(sink);
+    struct mandor_err err;
+
+    fake->prepared = true;
+    if (fake->fail_prepare_with != 0)
+        (void)err_set(&err, fake->fail_prepare_with, FAULT_REMOTE, "fake sink");
+    sink_answer(sink, fake->fail_prepare_with, &err);
+}
+
 static void fake_commit(struct sink *sink)
 {
-    fake_of(sink)->committed = true;
-    sink_answer(sink, 0, NULL);
+    struct fake_sink *fake = fake_of(sink);
+
+    if (!fake->hold_commit) {
+        publish(fake, sink);
+        return;
+    }
+    fake->held = sink;
+    fake->held_commit = true;
 }
 
 static void fake_abort(struct sink *sink)
@@ -98,11 +137,13 @@ static void fake_done(struct sink *sink)
 static const struct sink_ops sink_fake = {
     .scheme = "fake",
     .state_size = sizeof(struct fake_state),
+    .publishes = true,
     .check = check,
     .open = fake_open,
     .write = fake_write,
     .commit = fake_commit,
     .abort = fake_abort,
+    .prepare = fake_prepare,
     .done = fake_done,
 };
 

@@ -13,15 +13,18 @@ struct fake_sink {
     bool keep;
     bool hold_open;      /* opening does not answer until fake_sink_release() */
     bool hold_writes;    /* neither do writes */
+    bool hold_commit;    /* nor a commit, before it has asked whether it may publish */
+    bool hold_publish;   /* … after it has */
     int fail_write_with; /* -errno for the next write */
     int64_t fail_after;  /* … once so many bytes were taken */
-    bool committed, aborted, freed;
+    int fail_prepare_with;
+    bool prepared, committed, aborted, freed;
     /* the write that is held */
     struct sink *held;
     const struct iovec *iov;
     int count;
     XXH3_state_t *write_hash;
-    bool held_open;
+    bool held_open, held_commit, held_publish;
 };
 
 void fake_sink_init(struct fake_sink *fake);

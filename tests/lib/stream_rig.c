@@ -211,7 +211,7 @@ void rig_settle(struct rig *rig, bool commit)
 {
     filter_close(rig->filter, on_closed, rig); /* first: it may be in full flood */
     if (commit)
-        sink_commit(rig->sink, on_finished, rig);
+        sink_commit(rig->sink, SINK_NO_DEADLINE, on_finished, rig);
     else
         sink_abort(rig->sink, on_finished, rig);
     rig_until(rig, &rig->finished);

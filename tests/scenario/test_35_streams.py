@@ -304,6 +304,21 @@ def test_stdout_file_is_published_on_success_only_and_stderr_always_R111(mandor)
     assert (record["streams"]["stdout"]["committed"], record["streams"]["stderr"]["committed"]) == (False, True)
 
 
+def test_what_is_published_on_success_only_is_published_together(mandor):
+    """stdout cannot be published, which shows only at the end: then stderr is not either, where it is to be seen on success only."""
+    script = f"echo out; echo err >&2; mkdir -p {mandor.tmp}/$MANDOR_JOB_ID.out"
+    streams = {"stdout": f"file:{mandor.tmp}/{{id}}.out", "stderr": f"file:{mandor.tmp}/{{id}}.err"}
+    both, always = (mandor.add(*sh(script), **streams, **more) for more in ({"commit": "success"}, {}))
+    fine = mandor.add(*sh("echo out; echo err >&2"), **streams, commit="success")
+    mandor.drain()
+    for job in (both, always):
+        record = mandor.show(job)
+        assert (record["state"], record["cause"]) == ("failed", "sink") and "a directory" in record["error"], record
+    assert not (mandor.tmp / f"{both}.err").exists() and not list(mandor.tmp.glob(".mandor.*"))
+    assert (mandor.tmp / f"{always}.err").read_text() == "err\n"
+    assert (mandor.tmp / f"{fine}.out").read_text() == "out\n" and (mandor.tmp / f"{fine}.err").read_text() == "err\n"
+
+
 def test_a_timed_out_job_publishes_nothing_R111(mandor):
     job = mandor.add(*sh('trap "exit 0" TERM; echo half; sleep 600 & wait'), timeout="300ms", stdout=f"file:{mandor.tmp}/d/out")
     mandor.drain()

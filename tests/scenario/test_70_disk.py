@@ -220,6 +220,29 @@ def test_a_store_blocked_past_the_lease_never_doubles_a_job_R58(mandor):
     assert not (mandor.tmp / "overlap").exists()
 
 
+@pytest.mark.slow
+@needs_strace
+def test_a_commit_that_outlasts_its_lease_publishes_nothing_and_the_job_runs_again(mandor):
+    """The disk takes 16 s for the sync, and all the while the store is held up, so that the lease of 10 s cannot be renewed."""
+    (mandor.tmp / "m.yaml").write_text("lease: 10s\n")
+    out = mandor.tmp / "out"
+    job = mandor.add(*sh(f"echo $MANDOR_ATTEMPT; touch {mandor.tmp}/ran"), stdout=f"file:{out}")
+    slow = ("strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync", "-e", "inject=fsync:delay_enter=16s:when=1")
+    with mandor.worker("--config", mandor.tmp / "m.yaml", prefix=slow) as worker:
+        wait_for((mandor.tmp / "ran").exists, 20)
+        time.sleep(1.5)  # until the commit's sync, which takes sixteen seconds
+        other = sqlite3.connect(mandor.db, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        wait_for(lambda: "the lease ended before its output was published" in worker.stderr, 30, "the end of the lease", every=0.1)
+        wait_for(lambda: not list(mandor.tmp.glob(".mandor.*")), 30, "the end of the sync", every=0.1)
+        assert not out.exists()
+        other.execute("COMMIT")
+        other.close()
+        record = mandor.wait_state(job, "completed", deadline=60)
+    assert (record["attempt"], record["attempts_used"]) == (2, 1), record
+    assert out.read_text() == "2\n"
+
+
 def faketime_works():
     return have("faketime")
 

@@ -2,7 +2,9 @@
  * broker_submit() here (--wrap), and each test gives the answers. */
 #include "worker/scheduler.h"
 
+#include "base/clock.h"
 #include "config/config.h"
+#include "lib/fake_sink.h"
 #include "lib/unit.h"
 #include "worker/attempt.h"
 
@@ -111,6 +113,138 @@ TEST(what_waits_too_long_is_given_back_once)
     answer(BROKER_START, -ESTALE);
     ck_assert_uint_eq(scheduler_active(worker.scheduler), 0);
     done(&worker);
+}
+
+/* ---- a commit and its lease (I7) ---- */
+
+struct commit {
+    struct worker worker;
+    struct fake_sink fake;
+    struct attempt *attempt;
+    struct sink *sink;
+};
+
+static void turn(struct worker *worker)
+{
+    for (int i = 0; i < 3; i++)
+        (void)uv_run(&worker->loop, UV_RUN_NOWAIT);
+}
+
+static void on_opened(void *arg, int result, const struct mandor_err *err)
+{
+    (void)err;
+    ck_assert_int_eq(result, 0);
+    *(bool *)arg = true;
+}
+
+/* A job that was cancelled before it ran, with a standard error to publish: its commit is next, and hangs. */
+static void commit_begin(struct commit *commit)
+{
+    struct worker *worker = &commit->worker;
+    bool opened = false;
+
+    init(worker);
+    fake_sink_init(&commit->fake);
+    commit->fake.hold_commit = true;
+    lease(worker, 1, (const char *const[]){ "1" });
+    commit->attempt = attempt_of(worker, "1");
+    commit->sink = fake_sink_open(&worker->loop, &commit->fake, "stderr", on_opened, &opened);
+    turn(worker);
+    ck_assert(opened);
+    commit->attempt->outputs.err.outputs = commit->attempt->outputs.out.outputs =
+        &commit->attempt->outputs;
+    commit->attempt->outputs.err.is_stderr = true;
+    commit->attempt->outputs.err.sink = commit->sink;
+    commit->attempt->outputs.err.opened = true;
+    asked[BROKER_START]->start.cancelled = true;
+    asked[BROKER_START]->start.attempt = 1;
+    answer(BROKER_START, 0);
+    ck_assert_int_eq(commit->attempt->state, ATTEMPT_COMMITTING);
+    ck_assert_ptr_nonnull(asked[BROKER_BEGIN_SETTLE]);
+}
+
+static void confirm(int64_t left_ms)
+{
+    asked[BROKER_BEGIN_SETTLE]->begin_settle.left_ms = left_ms;
+    answer(BROKER_BEGIN_SETTLE, 0);
+}
+
+/* The fence refuses what is settled; then all is over. */
+static void commit_done(struct commit *commit)
+{
+    answer(BROKER_SETTLE, -ESTALE);
+    ck_assert(list_empty(&commit->worker.attempts));
+    turn(&commit->worker);
+    done(&commit->worker);
+    fake_sink_done(&commit->fake);
+}
+
+TEST(a_commit_does_not_begin_with_little_of_the_lease_left)
+{
+    struct commit commit = { 0 };
+
+    commit_begin(&commit);
+    confirm(2000);
+    ck_assert_int_eq(commit.fake.held_commit, false);
+    ck_assert_ptr_null(asked[BROKER_BEGIN_SETTLE]);
+    while (asked[BROKER_BEGIN_SETTLE] == NULL) /* asked again in a moment */
+        (void)uv_run(&commit.worker.loop, UV_RUN_ONCE);
+    confirm(30000);
+    ck_assert_int_eq(commit.fake.held_commit, true);
+    fake_sink_release(&commit.fake);
+    turn(&commit.worker);
+    ck_assert(commit.fake.committed);
+    ck_assert_int_eq(asked[BROKER_SETTLE]->settle.plan.state, JOB_CANCELLED);
+    commit_done(&commit);
+}
+
+TEST(a_commit_that_outlasts_its_lease_is_broken_off_and_the_job_goes_back)
+{
+    struct commit commit = { 0 };
+
+    commit_begin(&commit);
+    confirm(30000);
+    attempt_check_expiry(commit.attempt);
+    turn(&commit.worker);
+    ck_assert_ptr_null(asked[BROKER_SETTLE]);
+    commit.attempt->commit_until_boot_ms = clock_boot_ms(); /* thirty seconds later */
+    attempt_check_expiry(commit.attempt);
+    turn(&commit.worker);
+    ck_assert_ptr_nonnull(asked[BROKER_SETTLE]);
+    ck_assert_int_eq(asked[BROKER_SETTLE]->settle.plan.state, JOB_DELAYED);
+    ck_assert(!asked[BROKER_SETTLE]->settle.plan.charged);
+    fake_sink_release(&commit.fake);
+    ck_assert(!commit.fake.committed);
+    commit_done(&commit);
+}
+
+TEST(a_commit_whose_lease_another_worker_has_is_broken_off_at_once)
+{
+    struct commit commit = { 0 };
+
+    commit_begin(&commit);
+    confirm(30000);
+    attempt_stop(commit.attempt, CAUSE_LOST_LEASE, 0, "lease lost");
+    turn(&commit.worker);
+    ck_assert_ptr_nonnull(asked[BROKER_SETTLE]);
+    fake_sink_release(&commit.fake);
+    ck_assert(!commit.fake.committed);
+    commit_done(&commit);
+}
+
+TEST(a_renewal_gives_a_commit_more_time)
+{
+    struct commit commit = { 0 };
+
+    commit_begin(&commit);
+    confirm(30000);
+    attempt_renewed(commit.attempt, clock_boot_ms() + 90000);
+    ck_assert_int_gt(sink_commit_left_ms(commit.sink), 80000);
+    fake_sink_release(&commit.fake);
+    turn(&commit.worker);
+    ck_assert(commit.fake.committed);
+    ck_assert_int_eq(asked[BROKER_SETTLE]->settle.plan.state, JOB_CANCELLED);
+    commit_done(&commit);
 }
 
 UNIT_MAIN("scheduler")
