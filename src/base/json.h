@@ -23,6 +23,7 @@ MUST_CHECK int json_parse(const char *text, size_t len, json_t **ret, struct man
 MUST_CHECK int json_write(struct buf *buf, const json_t *json);
 /* Append text, which is UTF-8, as a JSON string.  0 or -ENOMEM. */
 MUST_CHECK int json_write_text(struct buf *buf, const char *text);
+MUST_CHECK int json_write_int(struct buf *buf, int64_t value);
 /* The same as malloc'ed text, compact or for people; NULL when out of memory.  json_dumps() would then lose a key. */
 char *json_text(const json_t *json);
 char *json_text_indented(const json_t *json);

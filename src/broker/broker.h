@@ -24,10 +24,10 @@
 struct broker;
 
 enum broker_op {
-    BROKER_ADD,          /* client: insert jobs */
-    BROKER_LEASE,        /* worker: take up to n jobs */
-    BROKER_START,        /* worker: attempt := attempt + 1, written before anything runs */
-    BROKER_RENEW,        /* worker: extend the leases; hear of lost ones and of cancels */
+    BROKER_ADD,   /* client: insert jobs */
+    BROKER_LEASE, /* worker: take up to n jobs; some of them may be started in the same write */
+    BROKER_START, /* worker: attempt := attempt + 1, written before anything runs */
+    BROKER_RENEW, /* worker: extend the leases; hear of lost ones and of cancels */
     BROKER_BEGIN_SETTLE, /* worker: is the token still mine?  extends the lease */
     BROKER_SETTLE,       /* worker: write the end of an attempt, fenced */
     BROKER_GIVE_BACK,    /* worker: leased, never started: back as if nothing happened */
@@ -51,6 +51,7 @@ struct lease {
     char *id;        /* malloc'ed */
     char *queue;     /* malloc'ed */
     char *spec_text; /* malloc'ed JSON */
+    bool started;    /* the lease was its BROKER_START as well: attempt is the token, run it now */
     int64_t
         attempt; /* the token once BROKER_START is done; before that the number of starts so far */
     int64_t attempts_used, put_backs;
@@ -76,10 +77,16 @@ struct broker_req {
         } add;
         struct {
             size_t want; /* jobs at most */
-            /* Queues in the order of preference, each with its own bound; NULL-terminated by count. */
+            /* Slots are free for so many of them: a broker for which it is cheaper writes their BROKER_START with the lease and
+             * sets lease.started.  It may do so for fewer or for none (broker_ops.starts_leases says which kind it is); whoever
+             * asked then starts the others one by one.  Never for a job whose cancel was asked for. */
+            size_t start;
+            /* Queues in the order of preference, each with its own bounds. */
             const struct lease_queue {
                 const char *name;
-                size_t max;
+                size_t max, start; /* of want, of start */
+                int64_t
+                    attempts; /* what a job gets that does not say itself how many it may have; 0 = as it was added */
             } * queues;
             size_t queue_count;   /* 0 = all queues that the broker has */
             struct lease *leases; /* out: room for want, the caller's; each ended by lease_done() */
@@ -116,7 +123,11 @@ struct broker_req {
             const char *id, *queue;
             int64_t attempt; /* -ESTALE: refused, nothing was written */
             struct retry_plan plan;
-            const json_t *attempt_json;      /* borrowed until done */
+            /* All that is kept of the attempt: record_attempt_text(), given back to record_json() when somebody asks.  NULL = nothing.
+             * Then, for brokers whose other clients look for them in places of their own, two parts of it.  Borrowed until done. */
+            const char *record;
+            const struct verdict *verdict;
+            const json_t *result;            /* NULL = none */
             int64_t started_ms, finished_ms; /* wall clock */
             const void *out, *errout; /* inline output of auto: sinks, borrowed; NULL = none */
             size_t out_len, errout_len;
@@ -209,6 +220,9 @@ void broker_close(struct broker *broker, void (*on_closed)(void *arg), void *arg
 void broker_submit(struct broker *broker, struct broker_req *req);
 /* Submit and run the loop until it is done; returns req->status. */
 int broker_wait(struct broker *broker, struct broker_req *req);
+
+/* Do its leases start jobs (lease.start)? */
+bool broker_starts_leases(const struct broker *broker);
 
 /* Where this broker keeps files of jobs and workers on this machine: "<db>.d" for sqlite; for brokers elsewhere
  * a directory below $XDG_STATE_HOME/mandor.  Absolute; lives as long as the broker. */

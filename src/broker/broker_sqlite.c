@@ -792,6 +792,7 @@ static int sqlite_open(struct broker *broker, const char *url, struct mandor_err
 
 const struct broker_ops broker_sqlite = {
     .scheme = "sqlite",
+    .starts_leases = true,
     .state_size = sizeof(struct sqlite *),
     .prepare = prepare,
     .open = sqlite_open,

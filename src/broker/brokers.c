@@ -190,6 +190,12 @@ void broker_woken(struct broker *broker)
         broker->on_wake(broker->wake_arg);
 }
 
+bool broker_starts_leases(const struct broker *broker)
+{
+    OBJ_CHECK(broker, BROKER_MAGIC);
+    return broker->ops->starts_leases;
+}
+
 const char *broker_data_dir(const struct broker *broker)
 {
     return broker->data_dir;

@@ -179,9 +179,8 @@ static int end_dead(struct store *store, const struct dead_job *job, const char 
     struct verdict verdict = { .cause = CAUSE_WORKER_DIED, .exit_code = -1 };
     (void)snprintf(verdict.error, sizeof verdict.error,
                    "worker '%s' died while it ran this attempt", worker);
-    SCOPED_JSON *json = record_attempt_json(&(struct record_attempt){ .verdict = &verdict });
-    SCOPED_FREE char *text = json != NULL ? json_text(json) : NULL;
-    if (text == NULL) {
+    SCOPED_BUF text = { 0 };
+    if (record_attempt_text(&(struct record_attempt){ .verdict = &verdict }, &text) < 0) {
         store->rc = SQLITE_NOMEM;
         return -ENOMEM;
     }
@@ -198,7 +197,7 @@ static int end_dead(struct store *store, const struct dead_job *job, const char 
                                          .put_backs = job->put_backs,
                                          .started_ms = job->started_ms,
                                          .finished_ms = store_wall_ms(),
-                                         .attempt_text = text,
+                                         .attempt_text = text.data,
                                      },
                                      &state);
 }

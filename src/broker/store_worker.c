@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <sys/file.h>
 
-#include "base/json.h"
 #include "broker/store.h"
 
 /* ---- the fence ---- */
@@ -100,10 +99,12 @@ int store_promote(struct store *store, const char *queue, int limit)
 /* Copy one ready row. */
 static int fill_lease(sqlite3_stmt *stmt, const char *queue, struct lease *ret)
 {
+    char id[STORE_ID_SIZE];
+
     *ret = (struct lease){ 0 };
     const char *spec = col_s(stmt, 1);
-    if (asprintf(&ret->id, "%" PRId64, col_i(stmt, 0)) < 0)
-        ret->id = NULL;
+    (void)snprintf(id, sizeof id, "%" PRId64, col_i(stmt, 0));
+    ret->id = strdup(id);
     ret->queue = strdup(queue);
     ret->spec_text = spec != NULL ? strdup(spec) : NULL;
     ret->attempt = col_i(stmt, 2);
@@ -116,30 +117,46 @@ static int fill_lease(sqlite3_stmt *stmt, const char *queue, struct lease *ret)
     return -ENOMEM;
 }
 
-static int mark_leased(struct store *store, const struct lease *lease)
+static int mark_leased(struct store *store, const struct lease *lease, int64_t attempts)
 {
-    sqlite3_stmt *stmt = store_stmt(store, STMT_LEASE);
+    sqlite3_stmt *stmt = store_stmt(store, lease->started ? STMT_LEASE_START : STMT_LEASE);
     bind_i(stmt, 1, strtoll(lease->id, NULL, 10));
     bind_s(stmt, 2, store->worker);
     bind_i(stmt, 3, store_boot_ms() + store->lease_ms);
     bind_s(stmt, 4, store_boot_id());
+    if (lease->started) {
+        bind_i(stmt, 5, store_wall_ms());
+        if (attempts > 0)
+            bind_i(stmt, 6, attempts);
+    }
     store->rows++;
     return store_step(store, stmt);
 }
 
-/* Lease up to max jobs of one queue behind those that req already has. */
-static int lease_queue(struct store *store, struct broker_req *req, const char *queue, size_t max)
+/* How many attempts the queue gives a job that does not say; which of them do, only parsing would tell for certain: what looks as if
+ * it did is left to BROKER_START. */
+static bool may_say_attempts(const char *spec_text)
 {
-    size_t first = req->lease.count, end = first + MIN(max, req->lease.want - first);
+    return strstr(spec_text, "\"attempts\"") != NULL;
+}
 
-    int r = store_promote(store, queue, STORE_TX_ROWS);
+/* Lease up to queue->max jobs of one queue behind those that req already has, and start what may be started.
+ * started: how many were, of the whole request. */
+static int lease_queue(struct store *store, struct broker_req *req, const struct lease_queue *queue,
+                       size_t *started)
+{
+    size_t first = req->lease.count, end = first + MIN(queue->max, req->lease.want - first);
+    size_t start = MIN(queue->start, req->lease.start - *started);
+
+    int r = store_promote(store, queue->name, STORE_TX_ROWS);
     if (r < 0)
         return r;
     sqlite3_stmt *stmt = store_stmt(store, STMT_READY);
-    bind_s(stmt, 1, queue);
+    bind_s(stmt, 1, queue->name);
     bind_i(stmt, 2, (int64_t)(end - first));
     while ((r = store_step(store, stmt)) == 1) {
-        r = fill_lease(stmt, queue, &req->lease.leases[req->lease.count]);
+        struct lease *lease = &req->lease.leases[req->lease.count];
+        r = fill_lease(stmt, queue->name, lease);
         if (r < 0) {
             (void)sqlite3_reset(stmt);
             store->rc =
@@ -147,9 +164,16 @@ static int lease_queue(struct store *store, struct broker_req *req, const char *
             return r;
         }
         req->lease.count++;
+        if (start == 0 || col_i(stmt, 6) != 0 ||
+            (queue->attempts > 0 && may_say_attempts(lease->spec_text)))
+            continue;
+        lease->started = true;
+        lease->attempt++;
+        start--;
+        ++*started;
     }
     for (size_t i = first; r == 0 && i < req->lease.count; i++)
-        r = mark_leased(store, &req->lease.leases[i]);
+        r = mark_leased(store, &req->lease.leases[i], queue->attempts);
     return r;
 }
 
@@ -166,13 +190,14 @@ static void queue_list_done(struct queue_list *list)
     free(list->items);
 }
 
-static int queue_list_add(struct queue_list *list, const char *name, size_t max)
+static int queue_list_add(struct queue_list *list, const char *name, const struct lease_queue *like)
 {
     struct lease_queue *items = realloc(list->items, (list->count + 1) * sizeof *items);
     if (items == NULL)
         return -ENOMEM;
     list->items = items;
-    items[list->count] = (struct lease_queue){ .name = strdup(name), .max = max };
+    items[list->count] = *like;
+    items[list->count].name = strdup(name);
     if (items[list->count].name == NULL)
         return -ENOMEM;
     list->count++;
@@ -180,12 +205,14 @@ static int queue_list_add(struct queue_list *list, const char *name, size_t max)
 }
 
 /* All unpaused queues, the first one a different one each time so that none starves. */
-static int list_all_queues(struct store *store, size_t want, struct queue_list *ret)
+static int list_all_queues(struct store *store, const struct broker_req *req,
+                           struct queue_list *ret)
 {
+    const struct lease_queue like = { .max = req->lease.want, .start = req->lease.start };
     sqlite3_stmt *stmt = store_stmt(store, STMT_QUEUES);
     int r;
     while ((r = store_step(store, stmt)) == 1)
-        if (col_i(stmt, 1) == 0 && (r = queue_list_add(ret, col_s(stmt, 0), want)) < 0) {
+        if (col_i(stmt, 1) == 0 && (r = queue_list_add(ret, col_s(stmt, 0), &like)) < 0) {
             (void)sqlite3_reset(stmt);
             store->rc = SQLITE_NOMEM;
             return r;
@@ -212,7 +239,7 @@ static int list_asked_queues(struct store *store, const struct broker_req *req,
             (void)sqlite3_reset(stmt);
         if (r < 0)
             return r;
-        if (!paused && queue_list_add(ret, queue->name, queue->max) < 0) {
+        if (!paused && queue_list_add(ret, queue->name, queue) < 0) {
             store->rc = SQLITE_NOMEM;
             return -ENOMEM;
         }
@@ -269,10 +296,11 @@ int store_lease(struct store *store, struct broker_req *req)
     if (store->worker[0] == '\0')
         return err_set(&req->err, -EINVAL, FAULT_BUG, "lease before register");
 
-    int r = req->lease.queue_count == 0 ? list_all_queues(store, req->lease.want, &queues)
+    size_t started = 0;
+    int r = req->lease.queue_count == 0 ? list_all_queues(store, req, &queues)
                                         : list_asked_queues(store, req, &queues);
     for (size_t i = 0; r == 0 && i < queues.count && req->lease.count < req->lease.want; i++)
-        r = lease_queue(store, req, queues.items[i].name, queues.items[i].max);
+        r = lease_queue(store, req, &queues.items[i], &started);
     if (r == 0 && req->lease.count < req->lease.want) {
         req->lease.drained = req->lease.count == 0;
         r = look_ahead(store, req, &queues);
@@ -486,8 +514,7 @@ static int retain(struct store *store, const struct broker_req *req, enum job_st
     return store_expire(store, queue, state, keep_ms, keep_count, STORE_EXPIRE_MAX);
 }
 
-static int settle_held(struct store *store, struct broker_req *req, const struct held *held,
-                       const char *text)
+static int settle_held(struct store *store, struct broker_req *req, const struct held *held)
 {
     enum job_state state;
     struct store_end end = {
@@ -498,7 +525,7 @@ static int settle_held(struct store *store, struct broker_req *req, const struct
         .put_backs = held->put_backs,
         .started_ms = req->settle.started_ms,
         .finished_ms = req->settle.finished_ms > 0 ? req->settle.finished_ms : store_wall_ms(),
-        .attempt_text = text,
+        .attempt_text = req->settle.record,
     };
     int r = held->ended_attempt > 0 ? move_history(store, held->id, held->attempt) : 0;
     if (r >= 0)
@@ -528,11 +555,7 @@ int store_settle(struct store *store, struct broker_req *req)
             return 0;
         return stale(req, req->settle.id, req->settle.attempt);
     }
-
-    SCOPED_FREE char *text = NULL;
-    if (req->settle.attempt_json != NULL && (text = json_text(req->settle.attempt_json)) == NULL)
-        return err_set(&req->err, -ENOMEM, FAULT_HOST, "settle job %s", req->settle.id);
-    return settle_held(store, req, &held, text);
+    return settle_held(store, req, &held);
 }
 
 /* ---- workers ---- */

@@ -1,13 +1,17 @@
 /* record.h - the record of a job as people and programs see it (`mandor show ID --json`).
  *
- * A broker keeps struct record's scalar fields its own way and `attempt_json` (what the last attempt left) as text;
- * record_json() makes the one public form of both.  Pure.  Any thread.
+ * A broker keeps struct record's scalar fields its own way, and what the last attempt left as the text that
+ * record_attempt_text() makes; record_json() makes the one public form of both.  Pure.  Any thread.
+ *
+ * The text is written once for each attempt and seldom read, so it is short: what is null, false or 0 is left out, and said again
+ * by record_json().
  */
 #ifndef JOB_RECORD_H
 #define JOB_RECORD_H
 
 #include <jansson.h>
 
+#include "base/buf.h"
 #include "base/macro.h"
 #include "job/verdict.h"
 
@@ -20,7 +24,8 @@ struct record {
     const char *worker;                                  /* NULL unless it was leased once */
     const char *unique;                                  /* or NULL */
     bool cancel_requested;
-    const json_t *attempt_json; /* of the last ended attempt, see below; NULL = none */
+    const json_t
+        *attempt_json; /* record_attempt_text() of the last ended attempt, parsed; NULL = none */
     const json_t *
         history; /* array of earlier attempts' {attempt, cause, exit_code, signal, error, finished_at}; NULL = none */
     const json_t *spec; /* spec_to_text(), parsed */
@@ -52,9 +57,9 @@ struct record_attempt {
     const json_t *result, *progress; /* from fd 3, borrowed; or NULL */
 };
 
-/* The attempt_json that settles an attempt: cause exit_code signal core_dumped forced stage error result progress
+/* Append what settles an attempt, as compact JSON: cause exit_code signal core_dumped forced stage error result progress
  * streams{stdout,stderr} usage{user_ms,system_ms,max_rss,wall_ms} containment limits_enforced descendants_killed.
- * New reference or NULL. */
-json_t *record_attempt_json(const struct record_attempt *attempt);
+ * 0 or -ENOMEM (then the text is incomplete). */
+MUST_CHECK int record_attempt_text(const struct record_attempt *attempt, struct buf *text);
 
 #endif

@@ -192,7 +192,7 @@ static void free_attempt(struct attempt *attempt)
 
     lease_done(&attempt->lease);
     attempt->spec = spec_free(attempt->spec);
-    json_decref(attempt->json);
+    buf_done(&attempt->record);
     OBJ_FINI(attempt);
     free(attempt);
     worker_check_done(worker);
@@ -287,7 +287,8 @@ static void on_settled(struct broker_req *req)
     move(attempt, ATTEMPT_SETTLED);
 }
 
-static json_t *make_record(struct attempt *attempt)
+/* Without memory the job is settled all the same, and its record says less. */
+static const char *make_record(struct attempt *attempt)
 {
     struct record_stream out, err;
     SCOPED_JSON *limits = NULL;
@@ -306,7 +307,11 @@ static json_t *make_record(struct attempt *attempt)
         record.result = execution_result(attempt->execution);
         record.progress = execution_progress(attempt->execution);
     }
-    return record_attempt_json(&record);
+    buf_clear(&attempt->record);
+    if (record_attempt_text(&record, &attempt->record) == 0)
+        return attempt->record.data;
+    log_event(LOG_WARN, attempt->lease.id, attempt->lease.attempt, "no memory for its record");
+    return NULL;
 }
 
 static void retention(struct attempt *attempt, enum job_state state, int64_t *ret_ms,
@@ -321,13 +326,15 @@ static void retention(struct attempt *attempt, enum job_state state, int64_t *re
 static void settle(struct attempt *attempt)
 {
     ask(attempt, BROKER_SETTLE, on_settled);
-    attempt->json = make_record(attempt);
     attempt->finished_ms = clock_wall_ms();
     attempt->req.settle.id = attempt->lease.id;
     attempt->req.settle.queue = attempt->lease.queue;
     attempt->req.settle.attempt = attempt->lease.attempt;
     attempt->req.settle.plan = attempt->plan;
-    attempt->req.settle.attempt_json = attempt->json;
+    attempt->req.settle.record = make_record(attempt);
+    attempt->req.settle.verdict = &attempt->verdict;
+    if (attempt->execution != NULL)
+        attempt->req.settle.result = execution_result(attempt->execution);
     attempt->req.settle.started_ms = attempt->started_ms;
     attempt->req.settle.finished_ms = attempt->finished_ms;
     if (attempt->outputs.out.committed)
@@ -605,14 +612,30 @@ static void on_started(struct broker_req *req)
     run(attempt);
 }
 
-void attempt_start(struct attempt *attempt)
+static void take_slot(struct attempt *attempt)
 {
-    OBJ_CHECK(attempt, ATTEMPT_MAGIC);
     struct mandor_err err;
 
     if (parse_spec(attempt, &err) < 0)
         invalid(attempt, &err);
     move(attempt, ATTEMPT_START);
+}
+
+void attempt_run_started(struct attempt *attempt)
+{
+    OBJ_CHECK(attempt, ATTEMPT_MAGIC);
+    take_slot(attempt);
+    if (attempt->worker->stopping) {
+        attempt->stop_asked = true;
+        attempt->stop_cause = CAUSE_SHUTDOWN;
+    }
+    run(attempt);
+}
+
+void attempt_start(struct attempt *attempt)
+{
+    OBJ_CHECK(attempt, ATTEMPT_MAGIC);
+    take_slot(attempt);
     ask(attempt, BROKER_START, on_started);
     attempt->req.start.id = attempt->lease.id;
     attempt->req.start.attempt = attempt->lease.attempt;

@@ -54,7 +54,7 @@ struct attempt {
     int64_t asked_boot_ms;        /* when req was submitted */
     int64_t commit_until_boot_ms; /* the commit under way must end by then; 0 = none under way */
     int64_t started_ms, finished_ms, leased_mono_ms, started_mono_ms;
-    json_t *json;          /* attempt_json while settling */
+    struct buf record;     /* while settling */
     enum cause stop_cause; /* asked for before the executor ran */
     bool stop_asked;
     unsigned closing;
@@ -64,6 +64,8 @@ struct attempt {
 struct attempt *attempt_new(struct worker *worker, struct lease *adopt);
 /* A slot is free. */
 void attempt_start(struct attempt *attempt);
+/* Its lease has started it already: run it, in the slot that was kept for it. */
+void attempt_run_started(struct attempt *attempt);
 /* End it for cause (cancelled, shutdown, lost_lease); grace_ms < 0 = the job's kill_after. */
 void attempt_stop(struct attempt *attempt, enum cause cause, int64_t grace_ms, const char *why);
 /* Its lease was renewed and holds until then.  Or look whether it is over: a commit that lasts longer is broken off. */

@@ -32,6 +32,9 @@ struct scheduler {
 
     struct broker_req req;
     bool asking, ask_again, full_quota;
+    uv_idle_t
+        turn; /* active: a request is due at the end of this turn, when all has freed its slots that will */
+    bool shares; /* for that request */
     bool dry; /* the broker had less than we wanted: only a wake-up makes it worth asking again */
     struct lease leases[LEASE_MAX];
     struct lease_queue *asked;
@@ -132,6 +135,8 @@ static void roll_window(struct scheduler *scheduler)
 
 static size_t ahead(struct scheduler *scheduler)
 {
+    if (broker_starts_leases(scheduler->worker->broker))
+        return 0;
     roll_window(scheduler);
     size_t rate = MAX(scheduler->window_last, scheduler->window_count);
     return MIN(scheduler->concurrency, rate);
@@ -165,6 +170,19 @@ static int by_pass(const void *a, const void *b)
     return ((*x)->pass > (*y)->pass) - ((*x)->pass < (*y)->pass);
 }
 
+/* 0 = the queue has no say. */
+static int64_t default_attempts(const struct scheduler *scheduler, const char *queue)
+{
+    const json_t *defaults = config_queue(scheduler->worker->config, queue)->defaults;
+    return json_integer_value(json_object_get(defaults, "attempts"));
+}
+
+/* Slots that nothing leased is waiting for: what is leased for them may be started at once. */
+static size_t free_slots(size_t limit, size_t active, size_t leased)
+{
+    return active + leased < limit ? limit - active - leased : 0;
+}
+
 /* Each queue's share of want by weight first; a second request takes what the others left. */
 static size_t choose_queues(struct scheduler *scheduler, size_t want, bool shares)
 {
@@ -182,8 +200,12 @@ static size_t choose_queues(struct scheduler *scheduler, size_t want, bool share
             continue;
         if (shares)
             max = MIN(max, (size_t)((double)want * queue->weight / weights + 0.999));
-        scheduler->asked[count++] =
-            (struct lease_queue){ .name = queue->name, .max = MIN(max, want) };
+        scheduler->asked[count++] = (struct lease_queue){
+            .name = queue->name,
+            .max = MIN(max, want),
+            .start = free_slots(queue->limit, queue->active, queue->leased_count),
+            .attempts = default_attempts(scheduler, queue->name),
+        };
     }
     return count;
 }
@@ -204,10 +226,25 @@ void scheduler_due(struct scheduler *scheduler, int64_t in_ms)
         (void)uv_timer_start(&scheduler->due, on_due, when, 0);
 }
 
-static void ask(struct scheduler *scheduler, bool shares);
+static void on_turn(uv_idle_t *turn);
 
+/* Not at once: what this turn frees besides belongs into the same request.  Idle handles run before the broker takes what a turn has
+ * submitted, so that the request shares a transaction with the ends of those that made room for it. */
+static void ask_soon(struct scheduler *scheduler, bool shares)
+{
+    scheduler->shares = shares;
+    (void)uv_idle_start(&scheduler->turn, on_turn);
+}
+
+static bool is_asking(const struct scheduler *scheduler)
+{
+    return scheduler->asking || uv_is_active((const uv_handle_t *)&scheduler->turn);
+}
+
+/* One that is started already runs before the next is looked at: what ends at once may start those that wait. */
 static void keep(struct scheduler *scheduler, struct lease *lease)
 {
+    bool started = lease->started;
     struct squeue *queue = obtain(scheduler, lease->queue);
     struct attempt *attempt = queue != NULL ? attempt_new(scheduler->worker, lease) : NULL;
 
@@ -221,6 +258,8 @@ static void keep(struct scheduler *scheduler, struct lease *lease)
     list_push_back(&queue->leased, &attempt->queue_node);
     queue->leased_count++;
     scheduler->leased++;
+    if (started)
+        attempt_run_started(attempt);
 }
 
 static void on_leased(struct broker_req *req)
@@ -249,7 +288,7 @@ static void on_leased(struct broker_req *req)
         scheduler->dry = false;
         scheduler_kick(scheduler);
     } else if (count < want && !scheduler->full_quota) {
-        ask(scheduler, false); /* shares held somebody back: take what is left */
+        ask_soon(scheduler, false); /* shares held somebody back: take what is left */
         scheduler_kick(scheduler);
     } else {
         scheduler_kick(scheduler);
@@ -278,10 +317,24 @@ static void ask(struct scheduler *scheduler, bool shares)
     scheduler->req =
         (struct broker_req){ .op = BROKER_LEASE, .done = on_leased, .data = scheduler };
     scheduler->req.lease.want = want;
+    scheduler->req.lease.start =
+        free_slots(scheduler->concurrency, scheduler->active, scheduler->leased);
     scheduler->req.lease.queues = scheduler->asked;
     scheduler->req.lease.queue_count = count;
     scheduler->req.lease.leases = scheduler->leases;
     broker_submit(worker->broker, &scheduler->req);
+}
+
+static void on_turn(uv_idle_t *turn)
+{
+    struct scheduler *scheduler = turn->data;
+
+    OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
+    (void)uv_idle_stop(turn);
+    if (!scheduler->asking)
+        ask(scheduler, scheduler->shares);
+    if (!scheduler->asking) /* it may have been all that was waited for */
+        worker_check_done(scheduler->worker);
 }
 
 /* ---- slots ---- */
@@ -339,8 +392,8 @@ void scheduler_kick(struct scheduler *scheduler)
            (queue = next_queue(scheduler)) != NULL)
         attempt_start(LIST_ENTRY(queue->leased.next, struct attempt, queue_node));
     /* Ask early enough that slots do not run dry, and late enough that many jobs share a transaction. */
-    if (!scheduler->asking && scheduler->leased <= ahead(scheduler) / 2 && !scheduler->dry)
-        ask(scheduler, true);
+    if (!is_asking(scheduler) && scheduler->leased <= ahead(scheduler) / 2 && !scheduler->dry)
+        ask_soon(scheduler, true);
 }
 
 void scheduler_wake(struct scheduler *scheduler)
@@ -350,7 +403,7 @@ void scheduler_wake(struct scheduler *scheduler)
     if (scheduler->asking)
         scheduler->ask_again = true;
     else
-        ask(scheduler, true);
+        ask_soon(scheduler, true);
 }
 
 void scheduler_freed(struct scheduler *scheduler, struct attempt *attempt)
@@ -441,7 +494,8 @@ int scheduler_new(struct worker *worker, struct scheduler **ret)
     scheduler->magic = SCHEDULER_MAGIC;
     scheduler->worker = worker;
     (void)uv_timer_init(&worker->loop, &scheduler->due);
-    scheduler->due.data = scheduler;
+    (void)uv_idle_init(&worker->loop, &scheduler->turn);
+    scheduler->due.data = scheduler->turn.data = scheduler;
     scheduler_configure(scheduler);
     *ret = scheduler;
     return 0;
@@ -451,6 +505,7 @@ void scheduler_close(struct scheduler *scheduler)
 {
     OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
     uv_close((uv_handle_t *)&scheduler->due, NULL);
+    uv_close((uv_handle_t *)&scheduler->turn, NULL);
 }
 
 struct scheduler *scheduler_free(struct scheduler *scheduler)
@@ -472,7 +527,13 @@ bool scheduler_drained(const struct scheduler *scheduler)
 {
     OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
     return scheduler->drained && scheduler->active == 0 && scheduler->leased == 0 &&
-           !scheduler->asking;
+           !is_asking(scheduler);
+}
+
+bool scheduler_asking(const struct scheduler *scheduler)
+{
+    OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
+    return scheduler->asking;
 }
 
 int64_t scheduler_concurrency(const struct scheduler *scheduler)

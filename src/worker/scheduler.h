@@ -1,8 +1,9 @@
 /* scheduler.h - which job runs next: slots, bounds and weights of queues, and leasing ahead.
  *
  * A queue's turn comes by stride scheduling: every start moves its `pass` by 1/weight, the lowest pass goes first, so that each queue with work
- * gets its share and none starves.  As many jobs are leased ahead as lately ended within a second (at most `concurrency`): short jobs
- * then never wait for the broker, and long ones never hoard what another worker could run.  Loop thread only. */
+ * gets its share and none starves.  Where a broker leases and starts in one write, as many jobs are leased as there are free slots.  Else as many
+ * are leased ahead as lately ended within a second (at most `concurrency`): short jobs then never wait for the broker, and long ones
+ * never hoard what another worker could run.  Loop thread only. */
 #ifndef WORKER_SCHEDULER_H
 #define WORKER_SCHEDULER_H
 
@@ -30,6 +31,8 @@ void scheduler_freed(struct scheduler *scheduler, struct attempt *attempt);
 void scheduler_give_back(struct scheduler *scheduler, int64_t older_than_ms);
 /* --drain: the broker says that nothing is left for us. */
 bool scheduler_drained(const struct scheduler *scheduler);
+/* Is a lease under way?  It may bring jobs that are started already. */
+bool scheduler_asking(const struct scheduler *scheduler);
 int64_t scheduler_concurrency(const struct scheduler *scheduler);
 size_t scheduler_active(const struct scheduler *scheduler);
 

@@ -336,7 +336,7 @@ static void on_pools_closed(void *arg)
 void worker_check_done(struct worker *worker)
 {
     if (worker->closing || !worker->registered || worker->recovering || worker->renewing ||
-        !list_empty(&worker->attempts))
+        scheduler_asking(worker->scheduler) || !list_empty(&worker->attempts))
         return;
     if (!worker->stopping && !(worker->setup.drain && scheduler_drained(worker->scheduler)))
         return;

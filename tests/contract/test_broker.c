@@ -189,13 +189,16 @@ static int settle(struct worker *worker, const char *id, int64_t attempt, struct
 {
     struct verdict verdict = { .cause = CAUSE_EXIT,
                                .exit_code = plan.state == JOB_COMPLETED ? 0 : 7 };
-    SCOPED_JSON *json = record_attempt_json(&(struct record_attempt){ .verdict = &verdict });
+    SCOPED_BUF record = { 0 };
+    ck_assert_int_eq(record_attempt_text(&(struct record_attempt){ .verdict = &verdict }, &record),
+                     0);
     struct broker_req req = { .op = BROKER_SETTLE };
     req.settle.id = id;
     req.settle.queue = "default";
     req.settle.attempt = attempt;
     req.settle.plan = plan;
-    req.settle.attempt_json = json;
+    req.settle.record = record.data;
+    req.settle.verdict = &verdict;
     req.settle.started_ms = req.settle.finished_ms = clock_wall_ms();
     return ask(worker->broker, &req);
 }
@@ -329,7 +332,7 @@ TEST(a_unique_key_holds_until_its_job_is_final)
     ck_assert_str_ne(other_queue, added[0].id);
 
     struct lease leases[2];
-    struct lease_queue queue = { "default", 1 };
+    struct lease_queue queue = { .name = "default", .max = 1 };
     ck_assert_uint_eq(lease_from(&worker, &queue, 1, leases, 1, NULL), 1);
     int64_t token = start(&worker, added[0].id, 0);
     req.add.count = 1;
@@ -459,7 +462,7 @@ TEST(queues_are_served_in_the_order_asked_each_up_to_its_bound)
         (void)add(broker, "{\"exec\": [\"true\"], \"queue\": \"b\"}");
     }
     struct lease leases[5];
-    const struct lease_queue queues[] = { { "b", 2 }, { "a", 5 } };
+    const struct lease_queue queues[] = { { .name = "b", .max = 2 }, { .name = "a", .max = 5 } };
     ck_assert_uint_eq(lease_from(&worker, queues, 2, leases, 4, NULL), 4);
     const char *expected[] = { "b", "b", "a", "a" };
     for (int i = 0; i < 4; i++) {
@@ -471,13 +474,124 @@ TEST(queues_are_served_in_the_order_asked_each_up_to_its_bound)
 }
 END_TEST
 
+/* Lease from one queue with `start` free slots. */
+static size_t lease_and_start(struct worker *worker, const struct lease_queue *queue, size_t start,
+                              struct lease *leases, size_t want)
+{
+    struct broker_req req = { .op = BROKER_LEASE };
+    req.lease.want = want;
+    req.lease.start = start;
+    req.lease.queues = queue;
+    req.lease.queue_count = queue != NULL ? 1 : 0;
+    req.lease.leases = leases;
+    ask_ok(worker->broker, &req);
+    return req.lease.count;
+}
+
+/* A broker may start fewer than it is allowed to, never more; one that starts leases at all starts all of these. */
+TEST(a_lease_starts_as_many_as_there_are_slots_and_what_it_started_is_as_if_started_by_itself)
+{
+    struct broker *broker = open_client();
+    struct worker worker, other;
+    struct lease leases[4];
+    struct broker_req again_req = { .op = BROKER_START };
+    worker_open(&worker, "w");
+    worker_open(&other, "x");
+    for (int i = 0; i < 4; i++)
+        (void)add(broker, TRUE_JOB);
+    size_t starts = broker_starts_leases(worker.broker) ? 2 : 0;
+
+    ck_assert_uint_eq(lease_and_start(&worker, NULL, 2, leases, 3), 3);
+    for (size_t i = 0; i < 3; i++) {
+        ck_assert_int_eq(leases[i].started, i < starts);
+        ck_assert_int_eq(leases[i].attempt, i < starts ? 1 : 0);
+    }
+    if (starts > 0) {
+        ck_assert_int_eq(number(broker, leases[0].id, "attempt"), 1);
+        again_req.start.id = leases[0].id;
+        again_req.start.attempt = 1;
+        ck_assert_int_eq(ask(worker.broker, &again_req), -ESTALE); /* once is enough */
+        ck_assert_int_eq(settle(&other, leases[0].id, 1, completed), -ESTALE);
+        ck_assert_int_eq(settle(&worker, leases[0].id, 0, completed), -ESTALE);
+        ck_assert_int_eq(settle(&worker, leases[0].id, 1, again), 0);
+        expect_state(broker, leases[0].id, "waiting");
+        ck_assert_int_eq(number(broker, leases[0].id, "attempts_used"), 1);
+
+        struct lease second;
+        ck_assert_uint_eq(lease_and_start(&worker, NULL, 1, &second, 1), 1);
+        ck_assert_str_eq(second.id, leases[0].id);
+        ck_assert(second.started && second.attempt == 2 && second.attempts_used == 1);
+        ck_assert_int_eq(settle(&worker, second.id, 1, completed), -ESTALE); /* the old token */
+        ck_assert_int_eq(settle(&worker, second.id, 2, completed), 0);
+        expect_state(broker, second.id, "completed");
+        lease_done(&second);
+    }
+    ck_assert_int_eq(start(&worker, leases[2].id, 0), 1); /* the one without a slot */
+    for (size_t i = 0; i < 3; i++)
+        lease_done(&leases[i]);
+    worker_close(&other);
+    worker_close(&worker);
+    close_broker(broker);
+}
+END_TEST
+
+TEST(a_job_that_a_lease_started_has_as_many_attempts_as_its_queue_gives_it_unless_it_says_itself)
+{
+    struct broker *broker = open_client();
+    struct worker worker;
+    struct lease leases[2];
+    const struct lease_queue queue = { .name = "default", .max = 2, .start = 2, .attempts = 7 };
+    worker_open(&worker, "w");
+    (void)add(broker, TRUE_JOB);
+    (void)add(broker, "{\"exec\": [\"true\"], \"attempts\": 2}");
+
+    ck_assert_uint_eq(lease_and_start(&worker, &queue, 2, leases, 2), 2);
+    for (size_t i = 0; i < 2; i++) {
+        struct broker_req req = { .op = BROKER_START };
+        req.start.id = leases[i].id;
+        req.start.attempt = 0;
+        req.start.attempts = i == 0 ? 7 : 2;
+        if (!leases[i].started)
+            ask_ok(worker.broker, &req);
+        ck_assert_int_eq(number(broker, leases[i].id, "attempts"), i == 0 ? 7 : 2);
+        ck_assert_int_eq(number(broker, leases[i].id, "attempt"), 1);
+        lease_done(&leases[i]);
+    }
+    worker_close(&worker);
+    close_broker(broker);
+}
+END_TEST
+
+TEST(a_job_that_a_lease_started_is_put_through_its_verdict_when_its_worker_dies)
+{
+    struct broker *broker = open_client();
+    struct worker worker, successor;
+    struct lease leases[2];
+    const char *first = add(broker, TRUE_JOB), *second = add(broker, TRUE_JOB);
+    worker_open(&worker, "w");
+    bool starts = broker_starts_leases(worker.broker);
+    ck_assert_uint_eq(lease_and_start(&worker, NULL, 1, leases, 2), 2);
+    worker_die(&worker);
+
+    worker_open(&successor, "x");
+    (void)recover(&successor);
+    expect_state(broker, first, starts ? "failed" : "waiting");
+    expect_state(broker, second, "waiting"); /* leased, and never started */
+    ck_assert_int_eq(number(broker, second, "attempts_used"), 0);
+    lease_done(&leases[0]);
+    lease_done(&leases[1]);
+    worker_close(&successor);
+    close_broker(broker);
+}
+END_TEST
+
 TEST(a_paused_queue_gives_nothing_and_does_not_hold_up_a_drain)
 {
     struct broker *broker = open_client();
     struct worker worker;
     struct broker_req answer, pause = { .op = BROKER_PAUSE };
     struct lease got;
-    const struct lease_queue queue = { "default", 9 };
+    const struct lease_queue queue = { .name = "default", .max = 9 };
     worker_open(&worker, "w");
     (void)add(broker, TRUE_JOB);
     pause.pause.queue = "default";
@@ -1221,6 +1335,9 @@ int main(void)
         lower_priority_comes_first_and_then_the_older,
         no_job_is_leased_twice,
         queues_are_served_in_the_order_asked_each_up_to_its_bound,
+        a_lease_starts_as_many_as_there_are_slots_and_what_it_started_is_as_if_started_by_itself,
+        a_job_that_a_lease_started_has_as_many_attempts_as_its_queue_gives_it_unless_it_says_itself,
+        a_job_that_a_lease_started_is_put_through_its_verdict_when_its_worker_dies,
         a_paused_queue_gives_nothing_and_does_not_hold_up_a_drain,
         drained_means_nothing_waiting_active_or_due_for_retry,
         a_delayed_job_comes_when_it_is_due,

@@ -145,19 +145,23 @@ TEST(a_configuration_is_parsed_or_memory_is_short)
     fail_each(parse_config);
 }
 
-static int print_record(void)
+static int write_attempt(void)
 {
     static const struct verdict verdict = { .cause = CAUSE_EXIT,
                                             .exit_code = 1,
                                             .error = "exit code 1" };
     static const struct record_stream out = {
-        .sink = "auto", .path = "ring", .tail = "\xff", .tail_len = 1
+        .sink = "auto", .path = "ring", .target = "/\xff", .tail = "\xff", .tail_len = 1
     };
-    static const struct record_attempt attempt = { .verdict = &verdict, .out = &out };
-    SCOPED_JSON *ended = record_attempt_json(&attempt);
-    if (ended == NULL)
-        return -ENOMEM;
+    SCOPED_BUF text = { 0 };
 
+    return record_attempt_text(&(struct record_attempt){ .verdict = &verdict, .out = &out }, &text);
+}
+
+static json_t *ended; /* what the attempt left */
+
+static int print_record(void)
+{
     SCOPED_JSON *json = record_json(
         &(struct record){ .id = "1", .queue = "q", .created_ms = 1, .attempt_json = ended });
     return json != NULL ? 0 : -ENOMEM;
@@ -165,7 +169,13 @@ static int print_record(void)
 
 TEST(a_record_is_whole_or_not_at_all)
 {
+    static const char text[] = "{\"cause\":\"exit\",\"exit_code\":1,\"streams\":{\"stdout\":{"
+                               "\"sink\":\"auto\",\"tail\":\"x\",\"tail_b64\":\"/w==\"}}}";
+
+    fail_each(write_attempt);
+    ck_assert_int_eq(json_parse(text, strlen(text), &ended, NULL), 0);
     fail_each(print_record);
+    json_decref(ended);
 }
 
 static int fill_hash(void)

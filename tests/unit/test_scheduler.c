@@ -1,5 +1,5 @@
-/* test_scheduler.c - what the scheduler counts, whatever becomes of a lease.  The broker is this file: the linker sends
- * broker_submit() here (--wrap), and each test gives the answers. */
+/* test_scheduler.c - what the scheduler counts, whatever becomes of a lease.  The broker is this file: the linker sends its calls
+ * here (--wrap), and each test gives the answers. */
 #include "worker/scheduler.h"
 
 #include "base/clock.h"
@@ -18,14 +18,27 @@ void __wrap_broker_submit(struct broker *broker, struct broker_req *req)
     asked[req->op] = req;
 }
 
-static void answer(enum broker_op op, int status)
-{
-    struct broker_req *req = asked[op];
+static bool starts; /* does a lease start what it may? */
 
+bool __wrap_broker_starts_leases(const struct broker *broker);
+bool __wrap_broker_starts_leases(const struct broker *broker)
+{
+    (void)broker;
+    return starts;
+}
+
+static void answer_req(struct broker_req *req, int status)
+{
     ck_assert_ptr_nonnull(req);
-    asked[op] = NULL;
+    if (asked[req->op] == req)
+        asked[req->op] = NULL;
     req->status = status;
     req->done(req);
+}
+
+static void answer(enum broker_op op, int status)
+{
+    answer_req(asked[op], status);
 }
 
 static void init(struct worker *worker)
@@ -33,6 +46,7 @@ static void init(struct worker *worker)
     struct mandor_err err;
 
     memset(asked, 0, sizeof asked);
+    starts = false;
     *worker = (struct worker){ .setup.concurrency = 1 };
     ck_assert_int_eq(config_parse("test", "", 0, &worker->config, &err), 0);
     ck_assert_int_eq(uv_loop_init(&worker->loop), 0);
@@ -51,19 +65,35 @@ static void done(struct worker *worker)
     worker->config = config_free(worker->config);
 }
 
-/* Answer the request for leases with these jobs of queue `default`. */
-static void lease(struct worker *worker, size_t count, const char *const *ids)
+/* The request for leases that is due at the end of this turn, or NULL. */
+static struct broker_req *lease_request(struct worker *worker)
+{
+    (void)uv_run(&worker->loop, UV_RUN_NOWAIT);
+    return asked[BROKER_LEASE];
+}
+
+/* Answer the request for leases with these jobs of queue `default`; the first `started` of them are started, and cannot be run: their
+ * text is none. */
+static void lease_some(struct worker *worker, size_t count, const char *const *ids, size_t started)
 {
     scheduler_wake(worker->scheduler);
-    struct broker_req *req = asked[BROKER_LEASE];
+    struct broker_req *req = lease_request(worker);
     ck_assert_ptr_nonnull(req);
     for (size_t i = 0; i < count; i++)
-        req->lease.leases[i] = (struct lease){ .id = strdup(ids[i]),
-                                               .queue = strdup("default"),
-                                               .spec_text = strdup("{\"exec\": [\"true\"]}") };
+        req->lease.leases[i] =
+            (struct lease){ .id = strdup(ids[i]),
+                            .queue = strdup("default"),
+                            .started = i < started,
+                            .attempt = i < started,
+                            .spec_text = strdup(i < started ? "?" : "{\"exec\": [\"true\"]}") };
     req->lease.count = count;
     req->lease.next_due_ms = -1;
     answer(BROKER_LEASE, 0);
+}
+
+static void lease(struct worker *worker, size_t count, const char *const *ids)
+{
+    lease_some(worker, count, ids, 0);
 }
 
 static struct attempt *attempt_of(struct worker *worker, const char *id)
@@ -112,6 +142,57 @@ TEST(what_waits_too_long_is_given_back_once)
     ck_assert_ptr_null(asked[BROKER_GIVE_BACK]);
     answer(BROKER_START, -ESTALE);
     ck_assert_uint_eq(scheduler_active(worker.scheduler), 0);
+    done(&worker);
+}
+
+TEST(what_a_lease_has_started_runs_at_once_and_makes_room_for_the_next_request)
+{
+    struct worker worker;
+
+    init(&worker);
+    starts = true;
+    scheduler_wake(worker.scheduler);
+    struct broker_req *req = lease_request(&worker);
+    ck_assert_ptr_nonnull(req);
+    ck_assert_uint_eq(req->lease.want, 1); /* one slot, and nothing ahead of it */
+    ck_assert_uint_eq(req->lease.start, 1);
+
+    lease_some(&worker, 1, (const char *const[]){ "1" }, 1);
+    ck_assert_ptr_null(asked[BROKER_START]);
+    struct broker_req *settle =
+        asked[BROKER_SETTLE]; /* its text could not be read: it has failed */
+    ck_assert_ptr_nonnull(settle);
+    ck_assert_int_eq(settle->settle.attempt, 1);
+    ck_assert_int_eq(settle->settle.plan.state, JOB_FAILED);
+    ck_assert_uint_eq(scheduler_active(worker.scheduler), 0);
+    ck_assert_ptr_null(asked[BROKER_LEASE]); /* not from inside: others may make room too */
+    ck_assert_ptr_nonnull(lease_request(&worker));
+
+    answer(BROKER_SETTLE, 0);
+    ck_assert(list_empty(&worker.attempts));
+    done(&worker);
+}
+
+TEST(no_slot_is_promised_twice)
+{
+    struct worker worker;
+
+    init(&worker);
+    worker.setup.concurrency = 3;
+    scheduler_configure(worker.scheduler);
+    starts = true;
+    lease(&worker, 2, (const char *const[]){ "1", "2" }); /* a broker that started none of them */
+    ck_assert_uint_eq(scheduler_active(worker.scheduler), 2);
+    scheduler_wake(worker.scheduler);
+    struct broker_req *req = lease_request(&worker);
+    ck_assert_ptr_nonnull(req);
+    ck_assert_uint_eq(req->lease.want, 1);
+    ck_assert_uint_eq(req->lease.start, 1);
+    answer(BROKER_LEASE, -EIO);
+
+    answer_req(&attempt_of(&worker, "1")->req, -ESTALE);
+    answer_req(&attempt_of(&worker, "2")->req, -ESTALE);
+    ck_assert(list_empty(&worker.attempts));
     done(&worker);
 }
 
