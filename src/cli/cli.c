@@ -80,7 +80,10 @@ static bool offers(const struct cli_command *command, const struct cli_option *o
         return command != NULL && str_eq(option->command, command->name);
     if (command == NULL || str_eq(option->name, "help") || str_eq(option->name, "version"))
         return true;
-    return (command->takes & (str_eq(option->name, "json") ? TAKES_JSON : TAKES_BROKER)) != 0;
+    unsigned needs = str_eq(option->name, "json")     ? TAKES_JSON
+                     : str_eq(option->name, "config") ? TAKES_BROKER | TAKES_CONFIG
+                                                      : TAKES_BROKER;
+    return (command->takes & needs) != 0;
 }
 
 void cli_each_option(const struct cli_command *command,

@@ -34,6 +34,7 @@ enum cli_takes {
     TAKES_QUEUED = 1 << 3,  /* with TAKES_JOB: those too that only mean something in a queue */
     TAKES_COMMAND = 1 << 4, /* the operands are a command: options end at the first */
     TAKES_HIDDEN = 1 << 5,  /* not in lists */
+    TAKES_CONFIG = 1 << 6,  /* --config, without --broker */
 };
 
 enum cli_type {

@@ -15,9 +15,10 @@
 #include "base/json.h"
 
 /* What the pinned Pyodide can load (PEP 783). */
-#define WHEEL_PYTHON   "3.14"
-#define WHEEL_ABI      "cp314"
-#define WHEEL_PLATFORM "pyemscripten_2026_0_wasm32"
+#define WHEEL_PYTHON      "3.14"
+#define WHEEL_PYTHON_FULL "3.14.2"
+#define WHEEL_ABI         "cp314"
+#define WHEEL_PLATFORM    "pyemscripten_2026_0_wasm32"
 
 #define LOCKFILE_SIZE_MAX ((size_t)64 << 20) /* bytes of text */
 #define WHEEL_NAME_MAX    200                /* characters of a package's name */

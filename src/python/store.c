@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 
 #include "python/digest.h"
-#include "python/store_int.h"
 
 #define DEPTH_MAX 500 /* packages that need each other in a row */
 

@@ -13,6 +13,8 @@
 
 #include "python/lockfile.h"
 
+#define STORE_LOCK_NAME "lock.json" /* below DIR */
+
 /* ---- reading ---- */
 
 /* One wheel to load. */
@@ -40,7 +42,9 @@ void store_wheels_done(struct store_wheels *wheels);
 
 /* The lock of a store, a new reference.  Returns as store_wheels() does. */
 MUST_CHECK int store_read(const char *dir, json_t **ret, struct mandor_err *err);
-/* The same without looking at files: names of packages in the order of loading, from a lock that may not be on disk yet. */
+/* The lock in a file of any name; -errno of open(2) (FAULT_HOST). */
+MUST_CHECK int store_read_file(const char *path, json_t **ret, struct mandor_err *err);
+/* As store_wheels(), without looking at files: names of packages in the order of loading, from a lock that may not be on disk yet. */
 MUST_CHECK int store_order(const json_t *lock, const char *dir, char *const *packages,
                            json_t **ret_names, struct mandor_err *err);
 /* Check one package's file as store_wheels() does. */

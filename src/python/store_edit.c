@@ -7,7 +7,7 @@
 
 #include "os/tree.h"
 #include "python/digest.h"
-#include "python/store_int.h"
+#include "python/store.h"
 
 #define EDIT_MAGIC  0x73746564u
 #define TEMP_PREFIX ".tmp-"

@@ -1,0 +1,272 @@
+/* wheels_fill.c - `mandor wheels add` and `import`: what comes into the store.
+ *
+ *     add      pip fetches into a directory of the store that nobody reads ──┐
+ *     import   files that somebody fetched elsewhere ────────────────────────┴─▶ every byte looked at ─▶ copied, synced ─▶ lock file
+ *
+ * Fetching takes no turn; looking and taking happen in one turn, so that what fits together still does when it is written down.
+ */
+#include <limits.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+#include "cli/out.h"
+#include "cli/wheels.h"
+#include "cli/wheels_helper.h"
+#include "os/tree.h"
+#include "python/store.h"
+
+static int no_memory(struct mandor_err *err)
+{
+    return err_set(err, -ENOMEM, FAULT_HOST, "fill the wheel store");
+}
+
+/* ---- requests ---- */
+
+static json_t *texts(char *const *words, size_t count)
+{
+    json_t *array = json_array();
+
+    for (size_t i = 0; array != NULL && i < count; i++)
+        if (json_array_append_new(array, json_bytes(words[i], strlen(words[i]))) < 0) {
+            json_decref(array);
+            return NULL;
+        }
+    return array;
+}
+
+/* {name: path of its wheel} */
+static json_t *paths_of(const char *store, const json_t *lock)
+{
+    SCOPED_JSON *paths = json_object();
+    const char *name;
+    json_t *package;
+
+    json_object_foreach(lockfile_packages(lock), name, package) {
+        SCOPED_FREE char *path = store_path(store, package);
+        if (path == NULL || json_object_set_new(paths, name, json_string(path)) < 0)
+            return NULL;
+    }
+    return STEAL(paths);
+}
+
+/* "packages" of the file that --lock names; JSON null without --lock. */
+static int wanted(const struct wheels *wheels, json_t **ret, struct mandor_err *err)
+{
+    const char *path = cli_text(wheels->cli, "lock");
+    SCOPED_JSON *lock = NULL;
+
+    if (path == NULL) {
+        *ret = json_null();
+        return 0;
+    }
+    int r = store_read_file(path, &lock, err);
+    if (r == 0)
+        *ret = json_incref(lockfile_packages(lock));
+    return r;
+}
+
+/* Print why it was refused; the exit code. */
+static int refused(const struct wheels *wheels, const json_t *answer)
+{
+    size_t i;
+    json_t *reason;
+
+    json_array_foreach(json_object_get(answer, "refused"), i, reason) {
+        struct mandor_err line;
+        SCOPED_BUF safe = { .data = NULL };
+        (void)err_set(&line, -EINVAL, FAULT_JOB, "refused");
+        const char *text = json_string_value(reason);
+        if (text != NULL && buf_addf(&safe, "refused: %s", text) == 0)
+            cli_warn(wheels->cli, "%s", safe.data);
+    }
+    return EXIT_FAILED;
+}
+
+/* ---- taking ---- */
+
+/* What happened to one package, for people and programs. */
+static int report(const struct wheels *wheels, const char *name, const json_t *package,
+                  const char *old_version, bool same)
+{
+    const char *version = lockfile_text(package, "version");
+    const char *what = old_version == NULL ? "added" : same ? "kept" : "replaced";
+
+    if (wheels->cli->json) {
+        SCOPED_JSON *line = json_pack("{s:s, s:s, s:s, s:s}", "name", name, "version", version,
+                                      "file", lockfile_text(package, "file"), "change", what);
+        return line != NULL ? out_json(line) : -ENOMEM;
+    }
+    out_line("%-8s %s %s%s%s", what, name, version, old_version != NULL && !same ? ", was " : "",
+             old_version != NULL && !same ? old_version : "");
+    return 0;
+}
+
+static int take_one(const struct wheels *wheels, struct store_edit *edit, const char *name,
+                    json_t *package, const json_t *sources, struct mandor_err *err)
+{
+    const json_t *old = json_object_get(lockfile_packages(store_edit_lock(edit)), name);
+    const char *from = json_string_value(json_object_get(sources, name));
+    if (from == NULL)
+        return err_set(err, -EPROTO, FAULT_BUG, "python3 did not say where the wheel of '%s' is",
+                       name);
+
+    SCOPED_FREE char *old_version = old != NULL ? strdup(lockfile_text(old, "version")) : NULL;
+    bool same = old != NULL && json_equal(old, package);
+    int r = store_edit_put(edit, name, package, from, err);
+    if (r < 0)
+        return err_wrap(err, r, "package '%s'", name);
+    return report(wheels, name, package, old_version, same) < 0 ? no_memory(err) : 0;
+}
+
+static int take(const struct wheels *wheels, struct store_edit *edit, const json_t *answer,
+                struct mandor_err *err)
+{
+    const json_t *sources = json_object_get(answer, "sources");
+    const char *name;
+    json_t *package;
+
+    if (!json_is_object(json_object_get(answer, "packages")))
+        return err_set(err, -EPROTO, FAULT_BUG, "python3 did not say what the wheels are");
+    json_object_foreach(json_object_get(answer, "packages"), name, package) {
+        int r = take_one(wheels, edit, name, package, sources, err);
+        if (r < 0)
+            return r;
+    }
+    return store_edit_commit(edit, err);
+}
+
+/* Look into files and take them when all is well.  The exit code. */
+static int look_and_take(const struct wheels *wheels, json_t *files, const json_t *asked,
+                         const json_t *want, bool no_deps)
+{
+    SCOPED(store_edit_free) struct store_edit *edit = NULL;
+    SCOPED_JSON *answer = NULL, *request = NULL;
+    struct mandor_err err = { .code = 0 };
+
+    int r = store_edit_begin(wheels->store, &edit, &err);
+    if (r == 0) {
+        request = json_pack("{s:s, s:O, s:O, s:O, s:O, s:b}", "do", "inspect", "files", files,
+                            "packages", lockfile_packages(store_edit_lock(edit)), "asked", asked,
+                            "wanted", want, "no_deps", (int)no_deps);
+        r = request != NULL ? wheels_helper_ask(request, &answer, &err) : no_memory(&err);
+    }
+    if (r == 0 && json_object_get(answer, "refused") != NULL)
+        return refused(wheels, answer);
+    if (r == 0)
+        r = take(wheels, edit, answer, &err);
+    return r < 0 ? cli_fail(wheels->cli, &err) : EXIT_OK;
+}
+
+/* ---- import ---- */
+
+int wheels_import(struct wheels *wheels)
+{
+    SCOPED_JSON *files = json_array(), *asked = json_array(), *want = NULL;
+    struct mandor_err err = { .code = 0 };
+
+    if (wheels->arg_count == 0)
+        return cli_usage(wheels->cli, "import: no wheels, expected directories or files");
+    for (size_t i = 0; i < wheels->arg_count; i++) {
+        SCOPED_FREE char *path = realpath(wheels->args[i], NULL);
+        if (path == NULL) {
+            (void)err_set(&err, errno == ENOENT ? -ENOENT : -EINVAL, FAULT_CALLER, "'%s': %s",
+                          wheels->args[i], strerror(errno));
+            return cli_fail(wheels->cli, &err);
+        }
+        if (json_array_append_new(files, json_bytes(path, strlen(path))) < 0)
+            return cli_fail(wheels->cli, (no_memory(&err), &err));
+    }
+    if (wanted(wheels, &want, &err) < 0)
+        return cli_fail(wheels->cli, &err);
+    return look_and_take(wheels, files, asked, want, cli_flag(wheels->cli, "no-deps"));
+}
+
+/* ---- add ---- */
+
+/* The directory of Pyodide's npm package; NULL: its versions are not asked for. */
+static const char *pyodide_dir(const struct wheels *wheels)
+{
+    const char *url = cli_text(wheels->cli, "pyodide-url");
+
+    return url != NULL && str_eq(url, "none") ? NULL : cli_text(wheels->cli, "pyodide");
+}
+
+/* *ret: its path, malloc'ed. */
+static int make_dir(const char *parent, const char *name, char **ret, struct mandor_err *err)
+{
+    if (asprintf(ret, "%s/%s", parent, name) < 0) {
+        *ret = NULL;
+        return no_memory(err);
+    }
+    return mkdir(*ret, 0777) < 0 ? err_set(err, -errno, FAULT_HOST, "make directory '%s'", *ret)
+                                 : 0;
+}
+
+static int make_request(const struct wheels *wheels, const char *staging, const json_t *want,
+                        json_t *asked, json_t **ret, struct mandor_err *err)
+{
+    SCOPED_FREE char *into = NULL, *scratch = NULL;
+    SCOPED_JSON *lock = NULL, *paths = NULL;
+    int r = store_read(wheels->store, &lock, err);
+    if (r == -ENOENT)
+        r = (lock = lockfile_new()) != NULL ? 0 : -ENOMEM;
+    if (r < 0)
+        return r;
+
+    r = make_dir(staging, "wheels", &into, err);
+    if (r == 0)
+        r = make_dir(staging, "scratch", &scratch, err);
+    if (r < 0)
+        return r;
+    const char *url = cli_text(wheels->cli, "pyodide-url");
+    paths = paths_of(wheels->store, lock);
+    *ret = json_pack("{s:s, s:O, s:O, s:O, s:O, s:b, s:s, s:s, s:s?, s:s?}", "do", "fetch", "asked",
+                     asked, "packages", lockfile_packages(lock), "paths", paths, "wanted", want,
+                     "upgrade", (int)cli_flag(wheels->cli, "upgrade"), "into", into, "scratch",
+                     scratch, "pyodide", pyodide_dir(wheels), "pyodide_url", url);
+    return *ret != NULL ? 0 : no_memory(err);
+}
+
+/* With a directory to fetch into: the exit code. */
+static int fetch_and_take(const struct wheels *wheels, const char *staging)
+{
+    SCOPED_JSON *asked = texts(wheels->args, wheels->arg_count), *want = NULL, *request = NULL;
+    SCOPED_JSON *answer = NULL, *files = NULL;
+    struct mandor_err err = { .code = 0 };
+
+    int r = asked != NULL ? wanted(wheels, &want, &err) : no_memory(&err);
+    if (r == 0)
+        r = make_request(wheels, staging, want, asked, &request, &err);
+    if (r == 0)
+        r = wheels_helper_ask(request, &answer, &err);
+    if (r < 0)
+        return cli_fail(wheels->cli, &err);
+    if (json_object_get(answer, "refused") != NULL)
+        return refused(wheels, answer);
+    if (json_array_size(json_object_get(answer, "files")) == 0)
+        return EXIT_OK; /* a lock file without packages */
+
+    files = json_pack("[O]", json_object_get(request, "into"));
+    return files != NULL ? look_and_take(wheels, files, asked, want, false)
+                         : cli_fail(wheels->cli, (no_memory(&err), &err));
+}
+
+int wheels_add(struct wheels *wheels)
+{
+    SCOPED_FREE char *staging = NULL;
+    SCOPED_FD held = -1;
+    struct mandor_err err = { .code = 0 };
+    bool locked = cli_text(wheels->cli, "lock") != NULL;
+
+    if (wheels->arg_count == 0 && !locked)
+        return cli_usage(wheels->cli, "add: no package named, expected names such as pandas");
+    if (wheels->arg_count > 0 && locked)
+        return cli_usage(wheels->cli, "add: '%s' beside --lock, expected one of them",
+                         wheels->args[0]);
+    if (store_staging(wheels->store, &staging, &held, &err) < 0)
+        return cli_fail(wheels->cli, &err);
+
+    int code = fetch_and_take(wheels, staging);
+    (void)tree_remove(staging);
+    return code;
+}
