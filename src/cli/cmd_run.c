@@ -11,9 +11,11 @@
 #include "child/guard.h"
 #include "cli/cli.h"
 #include "cli/job.h"
+#include "config/config.h"
 #include "exec/env.h"
 #include "exec/outputs.h"
 #include "os/tree.h"
+#include "sink/url.h"
 
 #define RUN_EXIT_NOT_FOUND      127
 #define RUN_EXIT_NOT_EXECUTABLE 126
@@ -26,6 +28,7 @@ struct run {
     struct executor_env env;
     char **env_pass;
     struct spec *spec;
+    struct config *config; /* read only where a sink needs it */
     struct outputs outputs;
     struct execution *execution;
     struct verdict verdict;
@@ -266,6 +269,25 @@ static int make_spec(struct cli *cli, struct run *run, struct mandor_err *err)
     return r < 0 ? r : job_check_run(run->spec, err);
 }
 
+static bool leads_elsewhere(const struct spec_str *url)
+{
+    return url->bytes != NULL && sink_url_check(url->bytes, NULL) != -ENOENT;
+}
+
+/* A broken configuration does not stand in the way of a command that needs nothing of it. */
+static int load_settings(struct cli *cli, struct run *run, struct mandor_err *err)
+{
+    const struct spec *spec = run->spec;
+
+    if (!leads_elsewhere(&spec->stdin_src) && !leads_elsewhere(&spec->stdout_sink) &&
+        !leads_elsewhere(&spec->stderr_sink))
+        return 0;
+    int r = config_load(cli->config_path, &run->config, err);
+    if (r == 0)
+        sink_settings_set(&run->config->sinks);
+    return r;
+}
+
 int cmd_run(struct cli *cli)
 {
     static struct run run; /* one a process */
@@ -274,11 +296,13 @@ int cmd_run(struct cli *cli)
 
     run.progress = cli_flag(cli, "progress");
     log_setup(LOG_LOGFMT, LOG_WARN);
-    if (make_spec(cli, &run, &err) < 0)
+    if (make_spec(cli, &run, &err) < 0 || load_settings(cli, &run, &err) < 0)
         return cli_fail(cli, &err);
     if (make_scratch(&run, &err) < 0 || guard_fork(&guard_fd, &err) < 0)
         return cli_fail(cli, &err);
     int code = supervise(cli, &run, guard_fd);
     run.spec = spec_free(run.spec);
+    sink_settings_set(NULL);
+    run.config = config_free(run.config);
     return code;
 }

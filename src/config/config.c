@@ -41,6 +41,7 @@ enum param_type {
     PARAM_LIST,
     PARAM_PYTHON,
     PARAM_RUNTIMES,
+    PARAM_SINKS,
 };
 
 struct param {
@@ -67,12 +68,14 @@ static const struct param top_params[] = {
 #define POOL_PARAM(key, type, field, choices, fallback, range_, help)
 #define PYTHON_PARAM(key, type, field, choices, fallback, range_, help)
 #define RUNTIME_PARAM(key, type, field, choices, fallback, range_, help)
+#define S3_PARAM(key, type, field, choices, fallback, range_, help)
 #include "config/params.def"
 #undef PARAM
 #undef QUEUE_PARAM
 #undef POOL_PARAM
 #undef PYTHON_PARAM
 #undef RUNTIME_PARAM
+#undef S3_PARAM
 };
 
 static const struct param queue_params[] = {
@@ -82,12 +85,14 @@ static const struct param queue_params[] = {
 #define POOL_PARAM(key, type, field, choices, fallback, range_, help)
 #define PYTHON_PARAM(key, type, field, choices, fallback, range_, help)
 #define RUNTIME_PARAM(key, type, field, choices, fallback, range_, help)
+#define S3_PARAM(key, type, field, choices, fallback, range_, help)
 #include "config/params.def"
 #undef PARAM
 #undef QUEUE_PARAM
 #undef POOL_PARAM
 #undef PYTHON_PARAM
 #undef RUNTIME_PARAM
+#undef S3_PARAM
 };
 
 static const struct param pool_params[] = {
@@ -97,12 +102,14 @@ static const struct param pool_params[] = {
     ROW(key, type, pool_options, field, choices, fallback, range_),
 #define PYTHON_PARAM(key, type, field, choices, fallback, range_, help)
 #define RUNTIME_PARAM(key, type, field, choices, fallback, range_, help)
+#define S3_PARAM(key, type, field, choices, fallback, range_, help)
 #include "config/params.def"
 #undef PARAM
 #undef QUEUE_PARAM
 #undef POOL_PARAM
 #undef PYTHON_PARAM
 #undef RUNTIME_PARAM
+#undef S3_PARAM
 };
 
 static const struct param python_params[] = {
@@ -112,12 +119,14 @@ static const struct param python_params[] = {
 #define PYTHON_PARAM(key, type, field, choices, fallback, range_, help) \
     ROW(key, type, python_options, field, choices, fallback, range_),
 #define RUNTIME_PARAM(key, type, field, choices, fallback, range_, help)
+#define S3_PARAM(key, type, field, choices, fallback, range_, help)
 #include "config/params.def"
 #undef PARAM
 #undef QUEUE_PARAM
 #undef POOL_PARAM
 #undef PYTHON_PARAM
 #undef RUNTIME_PARAM
+#undef S3_PARAM
 };
 
 static const struct param runtime_params[] = {
@@ -127,12 +136,31 @@ static const struct param runtime_params[] = {
 #define PYTHON_PARAM(key, type, field, choices, fallback, range_, help)
 #define RUNTIME_PARAM(key, type, field, choices, fallback, range_, help) \
     ROW(key, type, python_runtime, field, choices, fallback, range_),
+#define S3_PARAM(key, type, field, choices, fallback, range_, help)
 #include "config/params.def"
 #undef PARAM
 #undef QUEUE_PARAM
 #undef POOL_PARAM
 #undef PYTHON_PARAM
 #undef RUNTIME_PARAM
+#undef S3_PARAM
+};
+
+static const struct param s3_params[] = {
+#define PARAM(key, type, field, choices, fallback, range_, help)
+#define QUEUE_PARAM(key, type, field, choices, fallback, range_, help)
+#define POOL_PARAM(key, type, field, choices, fallback, range_, help)
+#define PYTHON_PARAM(key, type, field, choices, fallback, range_, help)
+#define RUNTIME_PARAM(key, type, field, choices, fallback, range_, help)
+#define S3_PARAM(key, type, field, choices, fallback, range_, help) \
+    ROW(key, type, s3_settings, field, choices, fallback, range_),
+#include "config/params.def"
+#undef PARAM
+#undef QUEUE_PARAM
+#undef POOL_PARAM
+#undef PYTHON_PARAM
+#undef RUNTIME_PARAM
+#undef S3_PARAM
 };
 
 _Static_assert(offsetof(struct config_queue, keep_completed_count) ==
@@ -928,6 +956,45 @@ static int set_python_defaults(struct python_options *python, struct mandor_err 
     return set_runtime_defaults("default", python->runtimes, err);
 }
 
+/* ---- sinks ---- */
+
+static int set_s3_defaults(struct s3_settings *s3, struct mandor_err *err)
+{
+    for (size_t i = 0; i < ARRAY_LEN(s3_params); i++) {
+        const struct param *param = &s3_params[i];
+        if (param->fallback[0] == '\0' || param->fallback[0] == '(')
+            continue;
+        int r = store_text(param, param->fallback, (char *)s3 + param->offset, err);
+        BUG_ON(r < 0 && r != -ENOMEM); /* the table contradicts itself */
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int read_sinks(const struct place *place, const struct tree *value,
+                      struct sink_settings *sinks)
+{
+    static const char *const known[] = { "s3" };
+
+    if (value->kind != TREE_MAP && !tree_is_null(value))
+        return bad(place, "expected a mapping such as {s3: {endpoint: \"https://s3.internal\"}}");
+    for (size_t i = 0; i < value->count; i++) {
+        const struct tree_item *item = &value->items[i];
+        struct place inner = below(place, item->key, item->line);
+        if (!str_eq(item->key, "s3"))
+            return unknown_key(&inner, item->key, known, ARRAY_LEN(known));
+        if (item->value->kind != TREE_MAP && !tree_is_null(item->value))
+            return bad(&inner, "expected a mapping such as {endpoint: \"https://s3.internal\"}");
+        int r = read_table(&inner, item->value, s3_params, ARRAY_LEN(s3_params), &sinks->s3);
+        if (r < 0)
+            return r;
+        if ((sinks->s3.access_key == NULL) != (sinks->s3.secret_key == NULL))
+            return bad(&inner, "expected access_key and secret_key together");
+    }
+    return 0;
+}
+
 /* ---- the whole ---- */
 
 static int read_param(const struct place *place, const struct param *param,
@@ -957,6 +1024,8 @@ static int read_param(const struct place *place, const struct param *param,
         return read_python(place, value, field);
     if (param->type == PARAM_RUNTIMES)
         return read_runtimes(place, value, object);
+    if (param->type == PARAM_SINKS)
+        return read_sinks(place, value, field);
 
     int r = get_text(place, value, &text);
     if (r < 0)
@@ -994,7 +1063,8 @@ static int set_defaults(struct config *config, struct mandor_err *err)
         if (r < 0)
             return r;
     }
-    return set_python_defaults(&config->python, err);
+    int r = set_s3_defaults(&config->sinks.s3, err);
+    return r < 0 ? r : set_python_defaults(&config->python, err);
 }
 
 static int read_top(const struct place *place, const struct tree *tree, struct config *config)
@@ -1120,6 +1190,7 @@ struct config *config_free(struct config *config)
         pool_options_done(&config->pools[i]);
     free(config->pools);
     python_options_done(&config->python);
+    s3_settings_done(&config->sinks.s3);
     free_names(config->env_pass);
     free(config->containment);
     free(config->log_format);
@@ -1163,6 +1234,7 @@ const struct config_param *config_params(size_t *ret_count)
 #define TYPE_LIST     "list"
 #define TYPE_PYTHON   "mapping"
 #define TYPE_RUNTIMES "mapping"
+#define TYPE_SINKS    "mapping"
     static const struct config_param params[] = {
 #define PARAM(key, type, field, choices, fallback, range, help) \
     { key, (choices) != NULL ? (choices) : TYPE_##type, fallback, help },
@@ -1174,12 +1246,15 @@ const struct config_param *config_params(size_t *ret_count)
     { "python." key, TYPE_##type, fallback, help },
 #define RUNTIME_PARAM(key, type, field, choices, fallback, range, help) \
     { "python.runtimes.NAME." key, (choices) != NULL ? (choices) : TYPE_##type, fallback, help },
+#define S3_PARAM(key, type, field, choices, fallback, range, help) \
+    { "sinks.s3." key, (choices) != NULL ? (choices) : TYPE_##type, fallback, help },
 #include "config/params.def"
 #undef PARAM
 #undef QUEUE_PARAM
 #undef POOL_PARAM
 #undef PYTHON_PARAM
 #undef RUNTIME_PARAM
+#undef S3_PARAM
     };
     *ret_count = ARRAY_LEN(params);
     return params;

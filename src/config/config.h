@@ -9,6 +9,7 @@
 #include "base/macro.h"
 #include "pool/pool.h"
 #include "python/runtime.h"
+#include "sink/settings.h"
 
 struct config_queue {
     char *name;
@@ -33,6 +34,7 @@ struct config {
     struct pool_options *pools;
     size_t pool_count;
     struct python_options python;
+    struct sink_settings sinks;
     char **env_pass; /* names, NULL-terminated; never NULL */
 };
 

@@ -9,6 +9,7 @@
 #include "base/module.h"
 #include "loop/work.h"
 #include "sink/sink_ops.h"
+#include "sink/url.h"
 
 #define SINK_MAGIC 0x53494e4bu
 
@@ -64,7 +65,9 @@ static const struct sink_ops *lookup(const char *url, const char **ret_rest, str
         }
     }
     (void)err_set(err, -EINVAL, FAULT_CALLER,
-                  "unknown sink '%s': expected auto:, file:/PATH, null: or inherit:", url);
+                  "unknown sink '%s': expected auto:, file:/PATH, null:, inherit:, s3://BUCKET/KEY "
+                  "or http(s)://HOST/PATH",
+                  url);
     return NULL;
 }
 
@@ -72,8 +75,11 @@ int sink_check_url(const char *url, struct mandor_err *err)
 {
     const char *rest;
     struct mandor_err unused;
-    const struct sink_ops *ops = lookup(url, &rest, err != NULL ? err : (err = &unused));
 
+    int r = sink_url_check(url, err); /* without loading what serves it */
+    if (r != -ENOENT)
+        return r;
+    const struct sink_ops *ops = lookup(url, &rest, err != NULL ? err : (err = &unused));
     return ops == NULL ? err->code : ops->check(rest, err);
 }
 

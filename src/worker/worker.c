@@ -15,6 +15,7 @@
 #include "os/notify.h"
 #include "sink/sink.h"
 #include "worker/attempt.h"
+#include "worker/leftovers.h"
 #include "worker/live_server.h"
 #include "worker/progress.h"
 #include "worker/scheduler.h"
@@ -135,6 +136,7 @@ static int empty_dead(const char *text, void *arg)
     if (r < 0) /* nothing of it is alive, but something stays on disk */
         log_warn("clean up after worker '%.*s': %s", name_len, text, err.msg);
     (void)snprintf(path, sizeof path, "%s/journal/%.*s", worker->setup.data_dir, name_len, text);
+    leftovers_take(worker, path);
     if (sink_sweep(path, &err) < 0 && err.code != -ENOENT)
         log_warn("sweep after worker '%.*s': %s", name_len, text, err.msg);
     static const char *const kinds[] = { "live", "sock" };
@@ -152,6 +154,7 @@ static void on_recovered(struct broker_req *req)
     struct worker *worker = req->data;
 
     worker->recovering = false;
+    leftovers_sweep(worker);
     if (req->status < 0)
         log_warn("recovery: %s", req->err.msg);
     else if (req->recover.due > 0 || req->recover.recovered > 0)
@@ -280,6 +283,7 @@ void worker_reload(struct worker *worker)
     }
     config_free(worker->config);
     worker->config = config;
+    sink_settings_set(&config->sinks);
     if (pools_configure(worker->pools, config->pools, config->pool_count) < 0)
         log_error("out of memory: not all pools are as the configuration says; send SIGHUP again");
     scheduler_configure(worker->scheduler);
@@ -486,6 +490,7 @@ int worker_run(const struct worker_setup *setup)
     (void)uv_loop_configure(&worker->loop, UV_METRICS_IDLE_TIME);
     worker->setup = *setup;
     worker->config = setup->config;
+    sink_settings_set(&worker->config->sinks);
     worker->random = (uint64_t)clock_mono_ns() ^ ((uint64_t)getpid() << 32) ^ 0x9e3779b97f4a7c15u;
     worker->renewed_boot_ms = clock_boot_ms();
     list_init(&worker->attempts);
@@ -507,6 +512,7 @@ int worker_run(const struct worker_setup *setup)
     worker->live = live_server_free(worker->live);
     worker->by_id = hash_free(worker->by_id);
     env_free(worker->env_pass);
+    sink_settings_set(NULL);
     config_free(worker->config);
     (void)uv_loop_close(&worker->loop);
     free(worker);

@@ -142,7 +142,21 @@ static int end_sink(bool commit)
 }
 
 static char file_url[100], file_path[90];
-static const char *const kinds[] = { "auto:", "file", "null:", "inherit:" };
+#define KINDS_LOCAL 4
+static const char *kinds[16] = { "auto:", "file", "null:", "inherit:" };
+static int kind_count = KINDS_LOCAL;
+
+/* Servers that somebody has started for us: tests/lib/with_servers.py. */
+static void add_remote_kinds(void)
+{
+    static char urls[2000];
+    const char *given = getenv("MANDOR_TEST_SINKS");
+
+    (void)snprintf(urls, sizeof urls, "%s", given == NULL ? "" : given);
+    for (char *at = strtok(urls, " "); at != NULL && kind_count < (int)ARRAY_LEN(kinds);
+         at = strtok(NULL, " "))
+        kinds[kind_count++] = at;
+}
 
 static const char *url_of(int kind)
 {
@@ -252,6 +266,22 @@ START_TEST(within_its_lease_a_commit_is_a_commit)
     ck_assert_int_eq(ask.result, 0);
     sink_close(sink);
     ck_assert_int_eq(rig_count_files(rig.dir), _i == 1);
+}
+END_TEST
+
+START_TEST(after_its_lease_a_commit_publishes_nothing)
+{
+    if (kinds[_i][0] != 'f' && _i < KINDS_LOCAL)
+        return; /* there is nothing to publish */
+    ck_assert_int_eq(open_sink(url_of(_i)), 0);
+    ck_assert_int_eq(write_bytes("too late", 8, NULL), 0);
+    ask.done = false;
+    sink_commit(sink, 1, on_done, NULL);
+    rig_until(&rig, &ask.done);
+    ck_assert_int_eq(ask.result, -ETIME);
+    sink_close(sink);
+    rig_turns(&rig, 20);
+    ck_assert_int_eq(rig_count_files(rig.dir), 0);
 }
 END_TEST
 
@@ -690,7 +720,9 @@ int main(void)
 {
     Suite *suite = suite_create("sink");
     TCase *tcase = tcase_create("sink");
-    const int n = (int)ARRAY_LEN(kinds);
+
+    add_remote_kinds();
+    const int n = kind_count;
 
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_set_timeout(tcase, 60);
@@ -700,6 +732,7 @@ int main(void)
     tcase_add_loop_test(tcase, abort_may_come_before_it_has_opened, 0, n);
     tcase_add_loop_test(tcase, close_at_any_time_is_an_abort, 0, n);
     tcase_add_loop_test(tcase, an_empty_stream_commits, 0, n);
+    tcase_add_loop_test(tcase, after_its_lease_a_commit_publishes_nothing, 0, n);
     tcase_add_loop_test(tcase, stderr_commits_always_and_stdout_as_the_kind_says, 0, n);
     tcase_add_loop_test(tcase, what_was_prepared_commits_or_aborts, 0, n);
     tcase_add_loop_test(tcase, within_its_lease_a_commit_is_a_commit, 0, n);

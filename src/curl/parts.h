@@ -1,0 +1,13 @@
+/* parts.h - what this module offers to the registries. */
+#ifndef CURL_PARTS_H
+#define CURL_PARTS_H
+
+#include <curl/curlver.h>
+
+#include "sink/sink_ops.h"
+#include "sink/sweeper.h"
+
+extern const struct sink_ops sink_s3, sink_http, sink_https;
+extern const struct sweeper_ops sweeper_s3;
+
+#endif

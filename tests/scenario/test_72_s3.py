@@ -1,0 +1,451 @@
+"""Object storage and HTTP as sinks, against a server that checks signatures and a proxy that injects faults: R85 R87 R88 R89 R90 R91 R92 R111."""
+import hashlib
+import json
+import pathlib
+import threading
+
+import pytest
+
+import s3
+import web
+from harness import NOBODY, hwm_bytes, sh, wait_for
+
+MIB = 1 << 20
+FAST = {"type": "fixed", "delay": "10ms"}
+ODD_KEY = "a b+c%d/é(1).bin"
+
+
+@pytest.fixture(scope="module")
+def swift(tmp_path_factory):
+    with s3.server(tmp_path_factory.mktemp("s3")) as client:
+        yield client
+
+
+@pytest.fixture
+def proxy(swift):
+    with web.proxy(swift.port) as it:
+        yield it
+
+
+@pytest.fixture
+def store():
+    with web.store() as it:
+        yield it
+
+
+def configure(mandor, **settings):
+    """A mandor.yaml with these keys below sinks.s3."""
+    path = pathlib.Path(mandor.env["XDG_CONFIG_HOME"]) / "mandor" / "mandor.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"sinks": {"s3": settings}}))
+
+
+def produce(size, then=""):
+    """A command that writes `size` bytes that depend on their place, and what they hash to."""
+    block = bytes(i * 7 % 251 for i in range(65521))
+    digest, left = hashlib.sha256(), size
+    while left > 0:
+        digest.update(block[:min(left, len(block))])
+        left -= min(left, len(block))
+    program = (f"import sys; b = bytes(i * 7 % 251 for i in range(65521)); left = {size}\n"
+               "w = sys.stdout.buffer.write\n"
+               "while left > 0: w(b[:left]); left -= len(b)\n"
+               f"sys.stdout.flush(); {then}")
+    return ["python3", "-c", program], digest.hexdigest()
+
+
+def sha(body):
+    return None if body is None else hashlib.sha256(body).hexdigest()
+
+
+def put(mandor, client, url, size, port=None, **kw):
+    command, want = produce(size)
+    done = mandor.run("run", "--stdout", url, "--", *command, env=client.env(port), **kw)
+    return done, want
+
+
+@pytest.mark.parametrize("size", [0, 1, 5 * MIB - 1, 5 * MIB, 5 * MIB + 1, 17 * MIB + 3])
+def test_an_object_is_exactly_what_the_command_wrote(mandor, swift, size):
+    configure(mandor, part_size="5M")
+    done, want = put(mandor, swift, f"s3://media/exact/{size}", size)
+    assert done.code == 0, done
+    assert sha(swift.get(f"exact/{size}")) == want
+    assert swift.uploads() == []
+
+
+def test_200_mib_of_unknown_length_in_bounded_memory(mandor, swift, plain_binary):
+    configure(mandor, part_size="8M", concurrency=3)
+    command, want = produce(200 * MIB, then="open('done', 'w').close()\nimport time\nwhile not __import__('os').path.exists('go'): time.sleep(0.01)")
+    with mandor.worker(env=swift.env()) as worker:
+        first = mandor.add("true", stdout="s3://media/first")
+        mandor.wait_state(first, "completed")
+        before = hwm_bytes(worker.pid)
+        job = mandor.add(*command, stdout="s3://media/big", cwd=str(mandor.tmp))
+        wait_for(lambda: (mandor.tmp / "done").exists(), 60)
+        (mandor.tmp / "go").touch()
+        record = mandor.wait_state(job, "completed", deadline=60)
+        grown = hwm_bytes(worker.pid) - before
+    assert record["streams"]["stdout"]["bytes"] == 200 * MIB
+    assert record["streams"]["stdout"]["target"] == "s3://media/big"
+    assert sha(swift.get("big")) == want
+    assert grown <= 3 * 8 * MIB + 16 * MIB, f"{grown / MIB:.1f} MiB"
+
+
+def test_a_key_of_odd_characters_is_signed_and_stored_as_it_is_R90(mandor, swift):
+    done, want = put(mandor, swift, f"s3://media/{ODD_KEY}", 1000)
+    assert done.code == 0, done
+    assert sha(swift.get(ODD_KEY)) == want
+
+
+def test_attempt_and_job_stand_in_the_objects_metadata(mandor, swift):
+    job = mandor.add(*sh('test "$MANDOR_ATTEMPT" -gt 1 && echo x'), stdout="s3://media/meta", attempts=2, backoff=FAST)
+    mandor.drain(env=swift.env())
+    assert mandor.show(job)["state"] == "completed"
+    head = swift.head("meta")
+    assert head["x-amz-meta-mandor-attempt"] == "2"
+    assert head["x-amz-meta-mandor-job"] == job
+    assert head["x-amz-meta-mandor-stream"] == "stdout"
+
+
+def test_a_failed_attempt_leaves_no_object_and_no_parts_R111(mandor, swift):
+    configure(mandor, part_size="5M")
+    command, _ = produce(12 * MIB, then="sys.exit(3)")
+    job = mandor.add(*command, stdout="s3://media/failed/{id}")
+    mandor.drain(env=swift.env())
+    assert mandor.show(job)["state"] == "failed"
+    assert swift.get(f"failed/{job}") is None
+    assert swift.uploads() == []
+
+
+def test_nothing_is_visible_before_the_commit_R111(mandor, swift):
+    configure(mandor, part_size="5M")
+    command, want = produce(12 * MIB, then="open('written', 'w').close()\nimport time\nwhile not __import__('os').path.exists('go'): time.sleep(0.01)")
+    swift.put("replaced", b"old")
+    with mandor.worker(env=swift.env()):
+        job = mandor.add(*command, stdout="s3://media/replaced", cwd=str(mandor.tmp))
+        wait_for(lambda: (mandor.tmp / "written").exists() and swift.uploads(), 30, "an upload under way")
+        assert swift.get("replaced") == b"old"
+        (mandor.tmp / "go").touch()
+        mandor.wait_state(job, "completed")
+    assert sha(swift.get("replaced")) == want
+
+
+def test_parts_that_are_reset_are_sent_again_R89(mandor, swift, proxy):
+    configure(mandor, part_size="5M")
+    count = [0]
+
+    def fault(request):
+        if "partNumber" not in request.query:
+            return None
+        count[0] += 1
+        return "reset" if count[0] % 5 in (0, 1) else None
+
+    proxy.fault = fault
+    done, want = put(mandor, swift, "s3://media/reset", 31 * MIB, proxy.port)
+    assert done.code == 0, done
+    assert count[0] > 7
+    assert sha(swift.get("reset")) == want
+
+
+def test_a_200_with_an_error_inside_is_no_success_R87(mandor, swift, proxy):
+    configure(mandor, part_size="5M")
+    bad = (200, [("Content-Type", "application/xml")],
+           b'<?xml version="1.0"?><Error><Code>InternalError</Code><Message>We are sorry</Message></Error>')
+    left = [1]
+
+    def once(request):
+        if request.method == "POST" and "uploadId" in request.query and left[0] > 0:
+            left[0] -= 1
+            return bad
+        return None
+
+    proxy.fault = once
+    done, want = put(mandor, swift, "s3://media/once", 6 * MIB, proxy.port)
+    assert done.code == 0, done
+    assert left[0] == 0 and sha(swift.get("once")) == want
+
+    left[0] = 1000
+    done, _ = put(mandor, swift, "s3://media/always", 6 * MIB, proxy.port, timeout=90)
+    assert done.code == 125 and "InternalError" in done.cause, done
+    assert swift.get("always") is None
+    assert swift.uploads() == []
+
+
+def test_the_lost_answer_to_a_completion_is_looked_up(mandor, swift, proxy):
+    configure(mandor, part_size="5M")
+    lost = [0]
+
+    def fault(request):
+        if request.method == "POST" and "uploadId" in request.query and lost[0] == 0:
+            lost[0] += 1
+            return "lost"
+        return None
+
+    proxy.fault = fault
+    done, want = put(mandor, swift, "s3://media/lost-answer", 6 * MIB, proxy.port)
+    assert done.code == 0, done
+    assert lost[0] == 1 and sha(swift.get("lost-answer")) == want
+
+
+def test_slow_down_is_waited_for_and_a_refusal_is_not(mandor, swift, proxy):
+    left = [3]
+
+    def fault(request):
+        if left[0] > 0:
+            left[0] -= 1
+            return 503, [], b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+        return None
+
+    proxy.fault = fault
+    done, want = put(mandor, swift, "s3://media/slow", 1000, proxy.port)
+    assert done.code == 0, done
+    assert sha(swift.get("slow")) == want
+
+    proxy.fault = lambda request: (403, [], b"<Error><Code>AccessDenied</Code><Message>No.</Message></Error>")
+    proxy.seen.clear()
+    done, _ = put(mandor, swift, "s3://media/denied", 1000, proxy.port)
+    assert done.code == 125 and "AccessDenied: No." in done.cause, done
+    assert len(proxy.seen) == 1
+
+
+def test_a_wrong_secret_is_refused_by_name(mandor, swift):
+    env = swift.env() | {"AWS_SECRET_ACCESS_KEY": "wrong"}
+    done = mandor.run("run", "--stdout", "s3://media/wrong", "--", "echo", env=env)
+    assert done.code == 125 and "SignatureDoesNotMatch" in done.cause, done
+
+
+def test_no_credentials_no_bucket_and_bad_urls_are_said_clearly(mandor, swift):
+    env = swift.env() | {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None}
+    done = mandor.run("run", "--stdout", "s3://media/x", "--", "echo", env=env)
+    assert done.code == 125 and "no S3 credentials" in done.cause, done
+    done = mandor.run("run", "--stdout", "s3://nowhere/x", "--", "echo", env=swift.env())
+    assert done.code == 125 and "NoSuchBucket" in done.cause, done
+    for url in ("s3:media/x", "s3://media", "s3://media/", "http:/x", "http://"):
+        done = mandor.run("run", "--stdout", url, "--", "echo")
+        assert done.code == 2 and "expected" in done.complaint, (url, done)
+
+
+def test_a_stored_part_of_other_bytes_is_sent_again(mandor, swift, proxy):
+    configure(mandor, part_size="5M")
+    left = [1]
+
+    def fault(request):
+        if "partNumber=1&" in request.query and left[0] > 0:
+            left[0] -= 1
+            return lambda status, headers, body: (status, [(n, '"' + "0" * 32 + '"' if n.lower() == "etag" else v)
+                                                           for n, v in headers], body)
+        return None
+
+    proxy.fault = fault
+    done, want = put(mandor, swift, "s3://media/etag", 11 * MIB, proxy.port)
+    assert done.code == 0, done
+    assert left[0] == 0 and sha(swift.get("etag")) == want
+
+
+def test_part_sizes_grow_so_that_few_parts_hold_much_R88(mandor, swift, proxy):
+    configure(mandor, part_size="5M", max_parts=10)
+    done, want = put(mandor, swift, "s3://media/grows", 70 * MIB, proxy.port)
+    assert done.code == 0, done
+    assert sha(swift.get("grows")) == want
+    parts = [len(r.body) for r in proxy.seen if "partNumber" in r.query]
+    assert parts == [5 * MIB, 10 * MIB, 20 * MIB, 35 * MIB], parts
+
+
+def test_keys_that_run_out_in_a_long_upload_are_read_again_R92(mandor, swift, proxy):
+    keys = mandor.tmp / "keys"
+    keys.write_text(f"[default]\naws_access_key_id = {s3.ACCESS_KEY}\naws_secret_access_key = {s3.SECRET_KEY}\n")
+    configure(mandor, part_size="5M", credentials_file=str(keys))
+    expired = threading.Event()
+    refused = [0]
+
+    def fault(request):
+        if expired.is_set() and s3.ACCESS_KEY in request.headers["Authorization"]:
+            refused[0] += 1
+            if refused[0] == 2:
+                keys.write_text("[other]\naws_access_key_id = x\n[default]\naws_access_key_id = test:second\n"
+                                "aws_secret_access_key = testing2\n")
+            return 400, [], b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+        if "partNumber=2&" in request.query:
+            expired.set()
+        return None
+
+    proxy.fault = fault
+    done, want = put(mandor, swift, "s3://media/rotated", 23 * MIB, proxy.port)
+    assert done.code == 0, done
+    assert refused[0] >= 2 and sha(swift.get("rotated")) == want
+
+
+def test_a_redirect_is_signed_anew_for_where_it_leads(mandor, swift, proxy):
+    with web.proxy(swift.port) as other:
+        def fault(request):
+            return 307, [("Location", f"http://127.0.0.1:{other.port}{request.target}")], b""
+
+        proxy.fault = fault
+        done, want = put(mandor, swift, "s3://media/moved a+b", 1000, proxy.port)
+        assert done.code == 0, done
+        assert len(other.seen) == 1 and sha(swift.get("moved a+b")) == want
+
+
+def test_a_wrong_clock_is_corrected_by_the_servers_date_R91(mandor, swift):
+    command, want = produce(1000)
+    proc = mandor.spawn(["faketime", "-f", "+1h", mandor.binary, "run", "--stdout", "s3://media/clock", "--", *command],
+                        env=swift.env() | {"DONT_FAKE_MONOTONIC": "1"})
+    assert proc.wait(30) == 0
+    assert sha(swift.get("clock")) == want
+
+
+def test_a_slow_producers_parts_are_signed_when_they_are_sent_R91(mandor, tmp_path):
+    configure(mandor, part_size="5M")
+    with s3.server(tmp_path, skew=2) as strict:
+        command, want = produce(6 * MIB, then="import time; time.sleep(3.5)")
+        done = mandor.run("run", "--stdout", "s3://media/late", "--", *command, env=strict.env())
+        assert done.code == 0, done
+        assert sha(strict.get("late")) == want
+
+
+def test_a_cancelled_job_leaves_no_parts_R85(mandor, swift):
+    configure(mandor, part_size="5M")
+    command, _ = produce(17 * MIB, then="import time; time.sleep(600)")
+    with mandor.worker(env=swift.env()):
+        job = mandor.add(*command, stdout="s3://media/cancelled")
+        wait_for(swift.uploads, 30, "an upload under way")
+        mandor.ok("cancel", job, "--wait")
+        mandor.wait_state(job, "cancelled")
+        assert swift.uploads() == []
+    assert not list(mandor.data.glob("journal/*/*")) and not list(mandor.data.glob("left/*"))
+
+
+def test_what_a_killed_worker_had_begun_is_swept_by_the_next_R85(mandor, swift):
+    configure(mandor, part_size="5M")
+    command, want = produce(17 * MIB, then="""
+import os, time
+if os.environ['MANDOR_ATTEMPT'] == '1': time.sleep(600)""")
+    job = mandor.add(*command, stdout="s3://media/swept", attempts=2, backoff=FAST)
+    with mandor.worker(env=swift.env()) as worker:
+        wait_for(swift.uploads, 30, "an upload under way")
+        wait_for(lambda: "upload_id" in "".join(p.read_text() for p in mandor.data.glob("journal/*/*.left")), 20, "its note")
+        worker.kill()
+        worker.wait()
+    assert swift.uploads() == ["swept"]
+    with mandor.worker(env=swift.env()):
+        mandor.wait_state(job, "completed", deadline=60)
+        wait_for(lambda: swift.uploads() == [], 20, "the sweep")
+        wait_for(lambda: not list(mandor.data.glob("left/*")), 20, "the notes to go")
+    assert sha(swift.get("swept")) == want
+    assert swift.head("swept")["x-amz-meta-mandor-attempt"] == "2"
+
+
+def test_an_upload_whose_id_never_arrived_is_swept_by_its_key_R85(mandor, swift, proxy):
+    configure(mandor, part_size="5M")
+    stuck = threading.Event()
+    gone = threading.Event()
+
+    def fault(request):
+        if request.method == "POST" and "uploads" in request.query and not stuck.is_set():
+            def hold(*triple):
+                stuck.set()
+                gone.wait(30)
+                return triple
+            return hold
+        return None
+
+    proxy.fault = fault
+    command, _ = produce(12 * MIB, then="import time; time.sleep(600)")
+    job = mandor.add(*command, stdout="s3://media/unnamed", attempts=1)
+    with mandor.worker(env=swift.env(proxy.port)) as worker:
+        assert stuck.wait(30)
+        worker.kill()
+        worker.wait()
+    gone.set()
+    other = swift.request("POST", "/media/bystander", "uploads")
+    assert other[0] == 200
+    assert sorted(swift.uploads()) == ["bystander", "unnamed"]
+    with mandor.worker(env=swift.env(proxy.port)):
+        wait_for(lambda: swift.uploads() == ["bystander"], 30, "the sweep")
+        mandor.wait_state(job, "failed")
+    upload = swift.request("GET", "/media", "uploads")[2].decode().split("<UploadId>")[1].split("<")[0]
+    assert swift.request("DELETE", "/media/bystander", f"uploadId={upload}")[0] == 204
+
+
+def test_a_server_that_is_away_ends_the_attempt_and_its_notes_wait(mandor, swift, proxy):
+    configure(mandor, part_size="5M")
+    away = threading.Event()
+    proxy.fault = lambda request: "reset" if away.is_set() else None
+    command, _ = produce(12 * MIB, then="open('written', 'w').close(); import time; time.sleep(600)")
+    job = mandor.add(*command, stdout="s3://media/away", cwd=str(mandor.tmp))
+    with mandor.worker(env=swift.env(proxy.port)):
+        wait_for(lambda: (mandor.tmp / "written").exists() and swift.uploads() == ["away"], 30)
+        away.set()
+        mandor.ok("cancel", job)
+        mandor.wait_state(job, "cancelled", deadline=60)
+        wait_for(lambda: list(mandor.data.glob("left/*.left")), 20, "a note for later")
+    away.clear()
+    with mandor.worker(env=swift.env(proxy.port)):
+        wait_for(lambda: swift.uploads() == [], 20, "the sweep")
+
+
+# ---- HTTP ----
+
+
+@pytest.mark.parametrize("size", [0, 1, MIB, MIB + 1, 9 * MIB])
+def test_a_put_carries_exactly_what_the_command_wrote(mandor, store, size):
+    command, want = produce(size)
+    done = mandor.run("run", "--stdout", f"http://127.0.0.1:{store.port}/a/b%20c?x=1", "--", *command)
+    assert done.code == 0, done
+    assert sha(store.objects["/a/b%20c?x=1"]) == want
+    assert store.headers["/a/b%20c?x=1"]["X-Mandor-Attempt"] == "1"
+    assert store.requests == 1
+
+
+def test_an_aborted_put_never_gets_its_end(mandor, store):
+    for size in (1000, 5 * MIB):
+        command, _ = produce(size, then="sys.exit(1)")
+        done = mandor.run("run", "--stdout", f"http://127.0.0.1:{store.port}/x", "--", *command)
+        assert done.code == 1, done
+    assert store.objects == {}
+    wait_for(lambda: store.broken == 1, 10, "the server to see the broken body")
+
+
+def test_a_put_is_tried_again_while_its_bytes_are_here_and_follows_redirects(mandor, store):
+    url = f"http://127.0.0.1:{store.port}"
+    store.answers = [(503, {}), (429, {})]
+    command, want = produce(1000)
+    assert mandor.run("run", "--stdout", f"{url}/again", "--", *command).code == 0
+    assert sha(store.objects["/again"]) == want
+
+    for size in (1000, 5 * MIB):
+        store.answers = [(307, {"Location": f"{url}/there{size}"})]
+        command, want = produce(size)
+        done = mandor.run("run", "--stdout", f"{url}/here", "--", *command)
+        assert done.code == 0, done
+        assert sha(store.objects[f"/there{size}"]) == want and "/here" not in store.objects
+
+
+def test_a_refused_put_fails_the_attempt_with_the_servers_answer(mandor, store):
+    for size, status in ((1000, 403), (5 * MIB, 413)):
+        store.answers = [(status, {})]
+        command, _ = produce(size)
+        done = mandor.run("run", "--stdout", f"http://user:secret@127.0.0.1:{store.port}/x", "--", *command)
+        assert done.code == 125 and f"answered {status}" in done.cause and "secret" not in done.cause, done
+    assert store.objects == {}
+
+
+def test_a_slow_web_server_holds_the_job_up_and_no_memory_is_used(mandor, plain_binary):
+    """A server that reads nothing for a while: the command cannot write on."""
+    import socket
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/x"
+        with mandor.worker() as worker:
+            mandor.wait_state(mandor.add("true"), "completed")
+            before = hwm_bytes(worker.pid)
+            job = mandor.add(*produce(200 * MIB)[0], stdout=url)
+            connection, _ = listener.accept()
+            with connection:
+                wait_for(lambda: b"\r\n\r\n" in connection.recv(4096, socket.MSG_PEEK), 10)
+                connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+                wait_for(lambda: mandor.show(job)["phase"] == "running", 10)
+                wait_for(lambda: connection.recv(1 << 20, socket.MSG_PEEK), 10)
+                grown = hwm_bytes(worker.pid) - before
+                assert grown < 16 * MIB, grown
+            mandor.ok("cancel", job)
+            mandor.wait_state(job, "cancelled", "failed")
