@@ -3,10 +3,10 @@
 #include "curl/parts.h"
 
 static const struct module_part parts[] = {
-    { "sink", "s3", &sink_s3 },
-    { "sink", "http", &sink_http },
-    { "sink", "https", &sink_https },
-    { "sweeper", "s3", &sweeper_s3 },
+    { "sink", "s3", &sink_s3 },         { "sink", "http", &sink_http },
+    { "sink", "https", &sink_https },   { "sweeper", "s3", &sweeper_s3 },
+    { "source", "s3", &source_web },    { "source", "http", &source_web },
+    { "source", "https", &source_web },
 };
 
 extern const struct module mandor_module;

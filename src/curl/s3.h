@@ -53,6 +53,13 @@ MUST_CHECK int s3_request_header(struct s3_request *request, const char *name, c
 void s3_request_adopt_body(struct s3_request *request, struct s3_memory *memory, size_t len);
 /* The object's key is not part of the path (requests to the bucket). */
 void s3_request_of_bucket(struct s3_request *request);
+/* A GET of any URL, not signed, redirects followed; made with place NULL.  0 or -ENOMEM. */
+MUST_CHECK int s3_request_plain(struct s3_request *request, const char *url);
+/* The body of a good answer goes to on_body (request's arg) piece by piece; false = no room, until s3_request_resume().  What breaks in
+ * the middle is asked for again from there on, while the object is the same one. */
+void s3_request_stream(struct s3_request *request,
+                       bool (*on_body)(void *arg, const void *bytes, size_t len));
+void s3_request_resume(struct s3_request *request);
 void s3_request_tries(struct s3_request *request, unsigned tries); /* default S3_TRIES */
 /* It makes sink's object visible: sink_may_publish() is asked before each try, which ends with the lease. */
 void s3_request_publishes(struct s3_request *request, struct sink *sink);

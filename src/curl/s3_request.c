@@ -42,8 +42,13 @@ struct s3_request {
     unsigned char md5[16];
     unsigned tries, tries_max, redirects;
     bool skew_set;
-    struct sink *publishes; /* NULL = nothing becomes visible by it */
-    char *location;         /* where the server sent us: instead of the place's URL */
+    char *plain_url, *shown; /* instead of a place; shown: without a password */
+    bool (*on_body)(void *arg, const void *bytes, size_t len);
+    int64_t streamed, streamed_before; /* bytes of the body that were delivered, before this try */
+    char *etag;                        /* of the object that is streamed */
+    bool starved;                      /* curl was told to wait */
+    struct sink *publishes;            /* NULL = nothing becomes visible by it */
+    char *location;                    /* where the server sent us: instead of the place's URL */
     struct credentials credentials;
     struct web_call call;
     struct work work;
@@ -71,7 +76,7 @@ struct s3_request *s3_request_new(struct web *web, struct s3_place *place, const
     request->magic = REQUEST_MAGIC;
     request->web = web;
     request->loop = web_loop(web);
-    request->place = s3_place_ref(place);
+    request->place = place == NULL ? NULL : s3_place_ref(place);
     request->method = method;
     request->arg = arg;
     request->tries_max = S3_TRIES;
@@ -118,6 +123,28 @@ void s3_request_adopt_body(struct s3_request *request, struct s3_memory *memory,
 void s3_request_of_bucket(struct s3_request *request)
 {
     request->of_bucket = true;
+}
+
+int s3_request_plain(struct s3_request *request, const char *url)
+{
+    request->plain_url = strdup(url);
+    request->shown = web_redact(url);
+    return request->plain_url == NULL || request->shown == NULL ? -ENOMEM : 0;
+}
+
+void s3_request_stream(struct s3_request *request,
+                       bool (*on_body)(void *arg, const void *bytes, size_t len))
+{
+    request->on_body = on_body;
+}
+
+void s3_request_resume(struct s3_request *request)
+{
+    if (!request->starved)
+        return;
+    request->starved = false;
+    if (request->call.running)
+        (void)curl_easy_pause(request->call.easy, CURLPAUSE_CONT);
 }
 
 void s3_request_tries(struct s3_request *request, unsigned tries)
@@ -168,6 +195,9 @@ static void on_timer_closed(uv_handle_t *handle)
     }
     buf_done(&request->query);
     free(request->location);
+    free(request->plain_url);
+    free(request->shown);
+    free(request->etag);
     credentials_done(&request->credentials);
     s3_memory_done(&request->memory);
     s3_place_unref(request->place);
@@ -220,7 +250,7 @@ static void run_prepare(struct work *work)
         request->prepared = err_set(&request->err, -ENOMEM, FAULT_HOST, "hash a part");
     request->hashed = true;
     credentials_done(&request->credentials);
-    if (request->prepared == 0)
+    if (request->prepared == 0 && request->place != NULL)
         request->prepared =
             credentials_load(&request->place->settings, &request->credentials, &request->err);
 }
@@ -286,6 +316,66 @@ static size_t collect(struct s3_request *request, const char *host, const char *
     return n;
 }
 
+/* ---- a body that is streamed ---- */
+
+/* Does this answer go on where the last one broke off? */
+static bool continues(struct s3_request *request)
+{
+    long status = 0;
+
+    (void)curl_easy_getinfo(request->call.easy, CURLINFO_RESPONSE_CODE, &status);
+    request->call.status = status;
+    return request->streamed_before == 0 ? status >= 200 && status <= 299 : status == 206;
+}
+
+static size_t on_piece(char *bytes, size_t size, size_t count, void *arg)
+{
+    struct s3_request *request = arg;
+    size_t len = size * count;
+
+    if (!continues(request)) /* an error's text */
+        return web_call_keep(&request->call, bytes, len);
+    if (request->etag == NULL) {
+        const char *etag = web_call_answer(&request->call, "etag");
+        request->etag = etag[0] == '"' ? strdup(etag) : NULL;
+    }
+    if (!request->on_body(request->arg, bytes, len)) {
+        request->starved = true;
+        return CURL_WRITEFUNC_PAUSE;
+    }
+    request->streamed += (int64_t)len;
+    return len;
+}
+
+/* What is asked for: all of it, or the rest of the same object.  Sorted: "if-match" < "range". */
+static int set_range(struct s3_request *request)
+{
+    char range[48];
+
+    if (request->on_body == NULL)
+        return 0;
+    (void)curl_easy_setopt(request->call.easy, CURLOPT_WRITEFUNCTION, on_piece);
+    (void)curl_easy_setopt(request->call.easy, CURLOPT_WRITEDATA, request);
+    if (request->streamed_before == 0)
+        return 0;
+    (void)snprintf(range, sizeof range, "bytes=%" PRId64 "-", request->streamed_before);
+    int r =
+        request->etag == NULL ? 0 : web_call_header(&request->call, "If-Match: %s", request->etag);
+    return r < 0 ? r : web_call_header(&request->call, "Range: %s", range);
+}
+
+static int prepare_plain(struct s3_request *request)
+{
+    int r = web_call_prepare(&request->call, request->method, request->plain_url);
+
+    if (r < 0)
+        return r;
+    (void)curl_easy_setopt(request->call.easy, CURLOPT_FOLLOWLOCATION, 1L);
+    (void)curl_easy_setopt(request->call.easy, CURLOPT_MAXREDIRS, 5L);
+    (void)curl_easy_setopt(request->call.easy, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
+    return set_range(request);
+}
+
 static int add_headers(struct s3_request *request, const struct sigv4_header *all, size_t count,
                        const char *authorization)
 {
@@ -333,7 +423,8 @@ static int sign_and_prepare(struct s3_request *request)
         web_call_body(&request->call, request->memory.bytes, request->body_len);
     else if (str_eq(request->method, "POST") || str_eq(request->method, "PUT"))
         web_call_body(&request->call, NULL, 0);
-    return add_headers(request, all, count, authorization);
+    r = add_headers(request, all, count, authorization);
+    return r < 0 ? r : set_range(request); /* not signed: what is signed need not be all */
 }
 
 static void after_prepare(struct work *work)
@@ -346,7 +437,11 @@ static void after_prepare(struct work *work)
         return;
     }
     int r = request->prepared;
-    if (r == 0 && (r = sign_and_prepare(request)) < 0)
+    request->streamed_before = request->streamed;
+    request->starved = false;
+    if (r == 0)
+        r = request->place == NULL ? prepare_plain(request) : sign_and_prepare(request);
+    if (r == -ENOMEM && request->prepared == 0)
         (void)err_set(&request->err, r, FAULT_HOST, "sign an S3 request");
     if (r == 0 && request->publishes != NULL) {
         if (sink_may_publish(request->publishes, &request->err))
@@ -485,6 +580,8 @@ static bool follow(struct s3_request *request)
 static enum advice judge_status(struct s3_request *request)
 {
     int status = (int)request->call.status;
+    if (request->place == NULL)
+        return advice_of("", status, request->tries);
     bool moved = status == 301 || status == 302 || status == 307 || status == 308;
 
     if (str_eq(request->code, "RequestTimeTooSkewed"))
@@ -503,10 +600,14 @@ static int describe(struct s3_request *request)
     int status = (int)request->call.status;
     int code = status == 403 ? -EACCES : status == 404 ? -ENOENT : status == 507 ? -ENOSPC : -EIO;
 
-    (void)err_set(&request->err, code, FAULT_CALLER, "S3 %s of 's3://%s/%s': %d %s%s%s",
-                  request->method, place->bucket, place->key, status,
-                  request->code[0] != '\0' ? request->code : "without a reason",
-                  request->message[0] != '\0' ? ": " : "", request->message);
+    if (place == NULL)
+        (void)err_set(&request->err, code, FAULT_CALLER, "%s of '%s': the server answered %d",
+                      request->method, request->shown, status);
+    else
+        (void)err_set(&request->err, code, FAULT_CALLER, "S3 %s of 's3://%s/%s': %d %s%s%s",
+                      request->method, place->bucket, place->key, status,
+                      request->code[0] != '\0' ? request->code : "without a reason",
+                      request->message[0] != '\0' ? ": " : "", request->message);
     request->err.fault = FAULT_REMOTE;
     return code;
 }
@@ -519,12 +620,20 @@ static enum advice judge(struct s3_request *request, int *ret_result)
     request->code[0] = request->message[0] = request->region[0] = '\0';
     if (call->result != CURLE_OK) {
         char what[200];
-        (void)snprintf(what, sizeof what, "S3 %s of 's3://%.60s/%.90s'", request->method,
-                       request->place->bucket, request->place->key);
+        if (request->place == NULL)
+            (void)snprintf(what, sizeof what, "%s of '%.150s'", request->method, request->shown);
+        else
+            (void)snprintf(what, sizeof what, "S3 %s of 's3://%.60s/%.90s'", request->method,
+                           request->place->bucket, request->place->key);
         *ret_result = web_call_error(call, &request->err, what);
         return ADVICE_AGAIN;
     }
     bool refused = call->status < 200 || call->status > 299;
+    if (!refused && request->streamed_before > 0 && call->status != 206) {
+        *ret_result = err_set(&request->err, -EIO, FAULT_REMOTE,
+                              "the connection broke, and the server does not send the rest alone");
+        return ADVICE_FAIL;
+    }
     if (refused && call->response.len > 0 &&
         xml_read(call->response.data, call->response.len, on_error_part, request) < 0)
         request->code[0] = '\0'; /* not S3's words: the status must do */
@@ -561,6 +670,8 @@ static void on_answer(struct web_call *call)
         return;
     }
     int64_t wait = advice == ADVICE_AGAIN ? delay_ms(request) : 0;
+    if (request->streamed > request->streamed_before)
+        request->tries = 1; /* it got on: a long body may break more than once */
     bool in_time = request->publishes == NULL || wait < sink_commit_left_ms(request->publishes);
     if (advice == ADVICE_AGAIN && request->tries < request->tries_max && in_time) {
         log_debug("s3", "try %u: %s; again in %" PRId64 " ms", request->tries, request->err.msg,

@@ -338,19 +338,6 @@ static void put_free(struct put *put)
     uv_close((uv_handle_t *)&put->timer, on_timer_closed);
 }
 
-/* The URL without user and password. */
-static char *redact(const char *url)
-{
-    const char *host = strstr(url, "://") + 3;
-    size_t len = strcspn(host, "/?#");
-    const char *at = memrchr(host, '@', len);
-    char *shown = NULL;
-
-    if (at == NULL)
-        return strdup(url);
-    return asprintf(&shown, "%.*s%s", (int)(host - url), url, at + 1) < 0 ? NULL : shown;
-}
-
 static int set_up(struct put *put, const struct sink_target *target, struct mandor_err *err)
 {
     struct buf job = { 0 };
@@ -363,7 +350,7 @@ static int set_up(struct put *put, const struct sink_target *target, struct mand
     put->url = strdup(target->url);
     put->stream = strdup(target->stream);
     put->attempt = target->attempt;
-    put->shown = redact(target->url);
+    put->shown = web_redact(target->url);
     if (r < 0 || put->job == NULL || put->url == NULL || put->stream == NULL ||
         put->shown == NULL || s3_memory_new(&put->memory, HTTP_MEMORY) < 0 ||
         web_call_init(&put->call, put->web) < 0)

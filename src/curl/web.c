@@ -260,16 +260,32 @@ static int on_seek(void *arg, curl_off_t offset, int origin)
     return CURL_SEEKFUNC_OK;
 }
 
-static size_t on_response(char *bytes, size_t size, size_t count, void *arg)
+size_t web_call_keep(struct web_call *call, const void *bytes, size_t len)
 {
-    struct web_call *call = arg;
-    size_t len = size * count;
-
     if (call->response.len + len > WEB_RESPONSE_MAX) {
         call->response_cut = true;
         return len; /* read on: the connection stays usable */
     }
     return buf_add(&call->response, bytes, len) < 0 ? 0 : len;
+}
+
+static size_t on_response(char *bytes, size_t size, size_t count, void *arg)
+{
+    return web_call_keep(arg, bytes, size * count);
+}
+
+char *web_redact(const char *url)
+{
+    const char *host = strstr(url, "://");
+    char *shown = NULL;
+
+    if (host == NULL)
+        return strdup(url);
+    host += 3;
+    const char *at = memrchr(host, '@', strcspn(host, "/?#"));
+    if (at == NULL)
+        return strdup(url);
+    return asprintf(&shown, "%.*s%s", (int)(host - url), url, at + 1) < 0 ? NULL : shown;
 }
 
 int web_call_init(struct web_call *call, struct web *web)

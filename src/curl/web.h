@@ -54,9 +54,14 @@ void web_call_cancel(struct web_call *call);
 void web_call_done(
     struct web_call *call); /* cancels, frees what it holds; also after a failed init */
 
+/* Keep len bytes of a response; what CURLOPT_WRITEFUNCTION returns. */
+size_t web_call_keep(struct web_call *call, const void *bytes, size_t len);
 /* The response's header of this name, "" when there is none; until the next start. */
 const char *web_call_answer(const struct web_call *call, const char *name);
 /* Why it failed, for people, when result is not CURLE_OK; returns an -errno that fits. */
 int web_call_error(const struct web_call *call, struct mandor_err *err, const char *what);
+
+/* A URL without its user and password; malloc'ed or NULL. */
+char *web_redact(const char *url);
 
 #endif

@@ -8,8 +8,11 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include "base/module.h"
 #include "loop/work.h"
 #include "os/sigpipe.h"
+#include "sink/url.h"
+#include "stream/source.h"
 
 #define FEEDER_MAGIC 0x66656564u
 #define CHUNK        ((size_t)64 << 10)
@@ -26,7 +29,9 @@ struct feeder {
     bool poll_open, reading, closing;
     int source_fd; /* -1 = not open; used by the pool while `reading` */
     uint64_t device;
-    char *path;  /* file: */
+    char *path;                          /* file: */
+    const struct source_ops *source_ops; /* of another machine; NULL = none */
+    struct source *source;
     char *bytes; /* the chunk, or inline text */
     size_t at, len;
     bool source_ended;
@@ -48,9 +53,14 @@ int feeder_check_url(const char *url, struct mandor_err *err)
 
     if (after_prefix(url, "inline:") != NULL)
         return 0;
+    int r = sink_url_check(url, err); /* where output may go, input may come from */
+    if (r != -ENOENT)
+        return r;
     if (path == NULL)
         return err_set(err, -EINVAL, FAULT_CALLER,
-                       "unknown stdin source '%s': expected file:/PATH or inline:TEXT", url);
+                       "unknown stdin source '%s': expected file:/PATH, inline:TEXT, "
+                       "s3://BUCKET/KEY or http(s)://HOST/PATH",
+                       url);
     if (path[0] != '/')
         return err_set(err, -EINVAL, FAULT_CALLER,
                        "stdin source '%s': expected an absolute path, as file:/PATH", url);
@@ -89,9 +99,16 @@ static void close_pipe(struct feeder *feeder)
     (void)close(STEAL_FD(feeder->pipe_fd));
 }
 
+static void close_source(struct feeder *feeder)
+{
+    if (feeder->source != NULL)
+        feeder->source_ops->close(STEAL(feeder->source));
+}
+
 static void finish(struct feeder *feeder, int result, const struct mandor_err *err)
 {
     close_pipe(feeder);
+    close_source(feeder);
     feeder->on_end(feeder->arg, result, err); /* may close the feeder: nothing after it */
 }
 
@@ -184,8 +201,56 @@ static void advance(struct feeder *feeder)
     }
     if (feeder->source_ended)
         finish(feeder, 0, NULL);
+    else if (feeder->source != NULL)
+        feeder->source_ops->resume(feeder->source);
     else
         start_read(feeder);
+}
+
+/* ---- from another machine ---- */
+
+/* What the pipe takes at once is not copied.  Nothing ends from inside of this: a pipe that fails polls writable, too. */
+static bool on_source_bytes(void *arg, const void *bytes, size_t len)
+{
+    struct feeder *feeder = arg;
+
+    OBJ_CHECK(feeder, FEEDER_MAGIC);
+    if (feeder->at < feeder->len || len > CHUNK)
+        return false;
+    ssize_t n = sigpipe_write(feeder->pipe_fd, bytes, len);
+    size_t done = n < 0 ? 0 : (size_t)n;
+    feeder->at = 0;
+    feeder->len = len - done;
+    if (feeder->len > 0) {
+        memcpy(feeder->bytes, (const char *)bytes + done, feeder->len);
+        (void)uv_poll_start(&feeder->poll, UV_WRITABLE, on_writable);
+    }
+    return true;
+}
+
+static void on_source_end(void *arg, int result, const struct mandor_err *err)
+{
+    struct feeder *feeder = arg;
+
+    OBJ_CHECK(feeder, FEEDER_MAGIC);
+    feeder->source_ended = true;
+    if (result < 0)
+        finish(feeder, result, err);
+    else if (feeder->at == feeder->len)
+        finish(feeder, 0, NULL);
+}
+
+_Static_assert(SOURCE_PIECE_MAX <= CHUNK, "a piece is a chunk at most");
+
+static int open_remote(struct feeder *feeder, const char *url, struct mandor_err *err)
+{
+    static const struct source_events events = { .on_bytes = on_source_bytes,
+                                                 .on_end = on_source_end };
+
+    feeder->source_ops = module_part("source", url, err);
+    if (feeder->source_ops == NULL)
+        return err->code;
+    return feeder->source_ops->open(feeder->loop, url, &events, feeder, &feeder->source, err);
 }
 
 /* Take the text of the URL: what is fed, or where to read it. */
@@ -199,8 +264,10 @@ static int prepare(struct feeder *feeder, const char *url)
         feeder->source_ended = true;
         return feeder->bytes == NULL ? -ENOMEM : 0;
     }
-    feeder->path = strdup(path);
     feeder->bytes = malloc(CHUNK);
+    if (path == NULL)
+        return feeder->bytes == NULL ? -ENOMEM : 0;
+    feeder->path = strdup(path);
     return feeder->path == NULL || feeder->bytes == NULL ? -ENOMEM : 0;
 }
 
@@ -208,7 +275,9 @@ int feeder_start(uv_loop_t *loop, const char *url, int adopt_pipe_fd, feeder_end
                  void *arg, struct feeder **ret, struct mandor_err *err)
 {
     SCOPED_FD pipe_fd = adopt_pipe_fd;
+    struct mandor_err unused;
 
+    err = err != NULL ? err : &unused;
     int r = feeder_check_url(url, err);
     if (r < 0)
         return r;
@@ -228,10 +297,16 @@ int feeder_start(uv_loop_t *loop, const char *url, int adopt_pipe_fd, feeder_end
     }
     feeder->pipe_fd = STEAL_FD(pipe_fd);
     feeder->poll_open = true;
-    if (feeder->path != NULL)
+    if (feeder->path != NULL) {
         start_read(feeder);
-    else
+    } else if (module_has("source", url)) {
+        if ((r = open_remote(feeder, url, err)) < 0) {
+            feeder_close(feeder);
+            return r;
+        }
+    } else {
         (void)uv_poll_start(&feeder->poll, UV_WRITABLE, on_writable); /* later, not in this call */
+    }
     *ret = feeder;
     return 0;
 }
@@ -244,5 +319,6 @@ void feeder_close(struct feeder *feeder)
     BUG_ON(feeder->closing);
     feeder->closing = true;
     close_pipe(feeder);
+    close_source(feeder);
     maybe_destroy(feeder);
 }

@@ -1,4 +1,4 @@
-/* feeder.h - the other direction: a job's stdin from `file:PATH`, `inline:TEXT` or a descriptor, with backpressure (R42, R114).
+/* feeder.h - the other direction: a job's stdin from `file:PATH`, `inline:TEXT`, or another machine (source.h), with backpressure (R42, R114).
  * At most one chunk (64 KiB) is in memory.  A job that closes its stdin early is no error.  Loop thread only; file reads run on
  * uv's pool. */
 #ifndef STREAM_FEEDER_H

@@ -449,3 +449,75 @@ def test_a_slow_web_server_holds_the_job_up_and_no_memory_is_used(mandor, plain_
                 assert grown < 16 * MIB, grown
             mandor.ok("cancel", job)
             mandor.wait_state(job, "cancelled", "failed")
+
+
+# ---- stdin ----
+
+
+def body_of(size):
+    block = bytes(i * 7 % 251 for i in range(65521))
+    return (block * (size // len(block) + 1))[:size]
+
+
+def test_stdin_comes_from_an_object_and_from_a_web_server(mandor, swift, store):
+    body = body_of(9 * MIB + 5)
+    swift.put("in/a b", body)
+    store.objects["/in"] = body
+    for url in ("s3://media/in/a b", f"http://127.0.0.1:{store.port}/in"):
+        done = mandor.run("run", "--stdin", url, "--", "sha256sum", env=swift.env())
+        assert done.code == 0, done
+        assert done.text.split()[0] == sha(body)
+        done = mandor.run("run", "--stdin", url, "--", "head", "-c", "10", env=swift.env())
+        assert done.code == 0 and done.out == body[:10], done
+    job = mandor.add("sha256sum", stdin="s3://media/in/a b")
+    mandor.drain(env=swift.env())
+    assert mandor.show(job)["state"] == "completed" and mandor.logs_of(job).split()[0] == sha(body).encode()
+
+
+def test_stdin_that_is_not_there_fails_the_attempt_by_name(mandor, swift, store):
+    for url, word in (("s3://media/nothing", "NoSuchKey"), (f"http://127.0.0.1:{store.port}/nothing", "404")):
+        done = mandor.run("run", "--stdin", url, "--", "cat", env=swift.env())
+        assert done.code == 125 and word in done.cause, done
+
+
+def test_stdin_whose_connection_breaks_goes_on_where_it_broke(mandor, swift):
+    import http.server
+    body = body_of(5 * MIB)
+    asked = []
+
+    class Breaks(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+        def do_GET(self):
+            start = int((self.headers.get("Range") or "bytes=0-")[6:-1])
+            asked.append((start, self.headers.get("If-Match")))
+            self.send_response_only(206 if start else 200)
+            self.send_header("ETag", '"one"')
+            self.send_header("Content-Length", str(len(body) - start))
+            self.end_headers()
+            self.wfile.write(body[start:start + 2 * MIB])
+            self.close_connection = True
+
+    with web._serve(Breaks) as server:
+        done = mandor.run("run", "--stdin", f"http://127.0.0.1:{server.server_address[1]}/x", "--", "sha256sum")
+    assert done.code == 0, done
+    assert done.text.split()[0] == sha(body)
+    assert asked == [(0, None), (2 * MIB, '"one"'), (4 * MIB, '"one"')]
+
+
+def test_a_job_that_does_not_read_holds_its_source_up_R114(mandor, swift, plain_binary):
+    body = body_of(120 * MIB)
+    swift.put("in/big", body)
+    with mandor.worker(env=swift.env()) as worker:
+        swift.put("in/small", b"x")
+        mandor.wait_state(mandor.add("cat", stdin="s3://media/in/small"), "completed")
+        before = hwm_bytes(worker.pid)
+        job = mandor.add(*sh("touch ready; while [ ! -e go ]; do sleep 0.02; done; sha256sum"), stdin="s3://media/in/big", cwd=str(mandor.tmp))
+        wait_for(lambda: (mandor.tmp / "ready").exists(), 20)
+        (mandor.tmp / "go").touch()
+        record = mandor.wait_state(job, "completed", deadline=60)
+        assert record["exit_code"] == 0
+        grown = hwm_bytes(worker.pid) - before
+    assert mandor.logs_of(job).split()[0] == sha(body).encode()
+    assert grown < 8 * MIB, f"{grown / MIB:.1f} MiB"
