@@ -394,15 +394,17 @@ def misfits(packages, asked, touched):
     return sorted(set(wrong))
 
 
-def gather(paths):
-    """Files as named, and wheels of directories."""
+def gather(paths, wanted):
+    """Files as named, and wheels of directories: with a lock from elsewhere only those that it names."""
+    file_names = {package["file"] for package in wanted.values()} if wanted is not None else None
     found = []
     for path in paths:
         if not os.path.isdir(path):
             found.append(path)
             continue
         names = sorted(os.listdir(path))
-        found += [os.path.join(path, name) for name in names if name.endswith((".whl", ".tar.gz", ".tar.bz2", ".zip"))]
+        found += [os.path.join(path, name) for name in names if name.endswith((".whl", ".tar.gz", ".tar.bz2", ".zip"))
+                  and (file_names is None or name in file_names)]
         if not any(name.endswith(".whl") for name in names):
             raise Refused(f"there is no wheel in '{path}'")
     return found
@@ -420,14 +422,12 @@ def inspect(request):
     target = Target(request["target"])
     packages, sources, refused = {}, {}, []
     wanted = request["wanted"]
-    for path in gather(request["files"]):
+    for path in gather(request["files"], wanted):
         try:
             if not path.endswith(".whl"):
                 raise Refused("not a wheel (.whl); of a source archive nothing can be built here: pip takes --only-binary=:all:")
             name, package = look(path, target)
             if wanted is not None:
-                if name not in wanted and os.path.dirname(path) in request["files"]:
-                    continue  # a directory may hold more than the lock wants
                 agree(name, package, wanted)
             if name in packages and packages[name]["sha256"] != package["sha256"]:
                 raise Refused(f"'{os.path.basename(sources[name])}' is a wheel of '{name}', too")
@@ -579,16 +579,26 @@ def unreachable(said, pyodide):
     return (parts.hostname or parts.path) in trouble and not re.search("conflicting dependencies|No matching distribution", trouble)
 
 
+def constraints_of(request, kept):
+    """Lines that keep these packages of the store as they are, and whatever comes new such that they can live with it."""
+    lines = [f"{name}=={request['packages'][name]['version']}" for name in kept]
+    for name in kept:
+        for one in map(requirements.Requirement, request["packages"][name]["depends"]):
+            lines += [f"{one.name}{one.specifier}"] if one.specifier else []
+    return lines
+
+
 def plans(request, pyodide, asked):
-    """What to try in turn: versions {name: version} that are kept to, and what to say when they do not fit."""
-    kept = {name: request["packages"][name]["version"] for name in store_kept(request, asked)}
+    """What to try in turn: constraints, and what to say when they do not fit."""
+    kept = store_kept(request, asked)
+    lines = constraints_of(request, kept)
     if pyodide is not None:
-        own = {name: package["version"] for name, package in pyodide.packages.items()
-               if not contradicts(asked, name, package["version"])}
-        yield {**own, **kept}, "not with the versions that Pyodide was built with"
-    yield kept, "not with what is in the store"
-    if kept:
-        yield {}, "not at all"
+        own = [f"{name}=={package['version']}" for name, package in pyodide.packages.items()
+               if name not in kept and not contradicts(asked, name, package["version"])]
+        yield own + lines, "not with the versions that Pyodide was built with"
+    yield lines, "not with what is in the store"
+    if lines:
+        yield [], "not at all"
 
 
 def pip_arguments(request, target):
@@ -607,10 +617,10 @@ def known_files(request, pyodide):
     return links, {urllib.parse.unquote(link.split("#")[0]): rank for link, rank in ranks.items()}
 
 
-def try_plan(request, target, asked, versions, pyodide):
+def try_plan(request, target, asked, lines, pyodide):
     scratch = request["scratch"]
     links, ranks = known_files(request, pyodide)
-    constraints = write(os.path.join(scratch, "constraints.txt"), "".join(f"{name}=={number}\n" for name, number in sorted(versions.items())))
+    constraints = write(os.path.join(scratch, "constraints.txt"), "".join(f"{line}\n" for line in lines))
     found = write(os.path.join(scratch, "known.html"), page(links))
     return run_pip([*pip_arguments(request, target), "--constraint", constraints, "--find-links", found, *map(str, asked)], target, ranks)
 
@@ -619,8 +629,8 @@ def download(request, target, asked, pyodide):
     """pip's choice of versions that fit together: those of the store and of Pyodide when they do, else others."""
     todo, notes = list(plans(request, pyodide, asked)), []
     while todo:
-        versions, but = todo.pop(0)
-        code, said = try_plan(request, target, asked, versions, pyodide)
+        lines, but = todo.pop(0)
+        code, said = try_plan(request, target, asked, lines, pyodide)
         if code == 0:
             for note in notes:
                 say(note)
