@@ -25,6 +25,31 @@ char *client_sqlite_path(const char *url)
     return r < 0 ? NULL : path;
 }
 
+/* "streams://user:secret@host/1" → "streams://user:***@host/1". */
+static char *without_password(const char *url)
+{
+    const char *slashes = strstr(url, "://");
+    const char *begin = slashes != NULL ? slashes + 3 : url;
+    const char *at = memrchr(begin, '@', strcspn(begin, "/?"));
+    const char *colon = at != NULL ? memchr(begin, ':', (size_t)(at - begin)) : NULL;
+    char *text = NULL;
+
+    if (at == NULL)
+        return strdup(url);
+    const char *secret = colon != NULL ? colon + 1 : begin;
+    return asprintf(&text, "%.*s***%s", (int)(secret - url), url, at) < 0 ? NULL : text;
+}
+
+char *client_place(const char *url)
+{
+    SCOPED_FREE char *path = client_sqlite_path(url);
+    char *name = NULL;
+
+    if (path == NULL)
+        return without_password(url);
+    return asprintf(&name, "sqlite:%s", path) < 0 ? NULL : name;
+}
+
 static const char *first_of(const char *a, const char *b)
 {
     return a != NULL && a[0] != '\0' ? a : b;
@@ -45,7 +70,7 @@ static int choose_broker(const struct cli *cli, enum client_mode mode, struct cl
     }
     char *path = client_sqlite_path(url);
     client->url = strdup(url);
-    client->place = path != NULL ? path : strdup(url);
+    client->place = path != NULL ? path : client_place(url);
     return client->url != NULL && client->place != NULL
                ? 0
                : err_set(err, -ENOMEM, FAULT_HOST, "choose a broker");

@@ -42,6 +42,8 @@ MUST_CHECK int client_record(struct client *client, const char *id, json_t **ret
 
 /* The path behind a sqlite: URL, malloc'ed ("sqlite:" is the default one); NULL for other schemes or without memory. */
 char *client_sqlite_path(const char *url);
+/* A broker's URL for people, malloc'ed: the default's path is filled in, a password is not shown.  NULL without memory. */
+char *client_place(const char *url);
 
 /* "state" of a record, and whether it is a final one. */
 const char *record_state(const json_t *record);

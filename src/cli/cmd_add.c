@@ -75,19 +75,45 @@ static void on_batch(bool served, void *arg)
 
 /* ---- one job ---- */
 
-/* What the configuration says of the job's queue. */
-static const json_t *queue_defaults(const struct adder *adder, const json_t *job)
+static const struct config_queue *queue_of(const struct adder *adder, const json_t *job)
 {
     const char *queue = json_string_value(json_object_get(job, "queue"));
-    const struct config *config = adder->client->config;
 
-    return config != NULL ? config_queue(config, queue != NULL ? queue : "default")->defaults
-                          : NULL;
+    return config_queue(adder->client->config, queue != NULL ? queue : "default");
 }
 
+/* Data alone are enough where something says what is run with them: on a shared broker the worker's configuration, else ours. */
+static int check_said(const struct adder *adder, const json_t *job, struct mandor_err *err)
+{
+    const struct binding binding =
+        config_binding(adder->client->config, queue_of(adder, job));
+
+    if (json_object_get(job, "data") == NULL || json_object_get(job, "exec") != NULL ||
+        json_object_get(job, "pool") != NULL || json_object_get(job, "python") != NULL ||
+        binding_is_bound(&binding) || broker_is_shared(adder->client->url))
+        return 0;
+    return err_set(err, -EINVAL, FAULT_CALLER,
+                   "nothing to run: expected 'exec', 'pool' or 'python' beside 'data', or a queue "
+                   "that is bound to one in the configuration");
+}
+
+/* With what the configuration says of the job's queue.  What may not come with a message of a shared broker is left out: the
+ * worker has a configuration of its own. */
 static int put(struct adder *adder, const json_t *job, size_t weight, struct mandor_err *err)
 {
-    return intake_add(adder->intake, job, queue_defaults(adder, job), weight, err);
+    json_t *defaults = queue_of(adder, job)->defaults;
+    SCOPED_JSON *kept = NULL;
+
+    int r = check_said(adder, job, err);
+    if (r < 0)
+        return r;
+    if (broker_is_shared(adder->client->url)) {
+        kept = binding_harmless(defaults);
+        if (kept == NULL)
+            return err_set(err, -ENOMEM, FAULT_HOST, "make a job");
+        defaults = kept;
+    }
+    return intake_add(adder->intake, job, defaults, weight, err);
 }
 
 /* Does the command line itself say this job option? */
@@ -287,8 +313,9 @@ static int add(struct adder *adder, struct mandor_err *err)
     bool from = cli_text(cli, "from") != NULL, each = cli_flag(cli, "each");
     struct mandor_err late;
 
-    /* A job from JSON runs in a fresh directory; one typed here runs here. */
-    int r = cli->arg_count > 0 ? job_default_cwd(cli->job, err) : 0;
+    /* A job from JSON runs in a fresh directory; one typed here runs here, unless other machines may take it. */
+    bool here = cli->arg_count > 0 && !broker_is_shared(adder->client->url);
+    int r = here ? job_default_cwd(cli->job, err) : 0;
     if (r == 0 && intake_new(adder->client, &events, adder, &intake) < 0)
         r = err_set(err, -ENOMEM, FAULT_HOST, "add jobs");
     if (r < 0)

@@ -61,7 +61,9 @@ static int check(const struct worker_setup *setup)
     const struct config *config = setup->config;
 
     out_line("configuration: %s", config->path != NULL ? config->path : "none found, defaults");
-    out_line("broker: %s\nconcurrency: %" PRId64, setup->broker_name,
+    for (size_t i = 0; i < setup->broker_count; i++)
+        out_line("broker: %s", setup->brokers[i].name);
+    out_line("concurrency: %" PRId64,
              setup->concurrency > 0 ? setup->concurrency : config->concurrency);
     for (size_t i = 0; i < setup->queue_count; i++)
         print_queue(config_queue(config, setup->queues[i]), setup->queues[i]);
@@ -92,17 +94,6 @@ static int read_queues(const struct cli *cli, struct worker_setup *setup, const 
     return 0;
 }
 
-/* The URL with the default's path filled in: what a person looks for when a job is not where it was expected. */
-static char *broker_name(const char *url)
-{
-    SCOPED_FREE char *path = client_sqlite_path(url);
-    char *name = NULL;
-
-    if (path == NULL)
-        return strdup(url);
-    return asprintf(&name, "sqlite:%s", path) < 0 ? NULL : name;
-}
-
 static const char *broker_url(const struct cli *cli, const struct config *config)
 {
     const char *env = getenv("MANDOR_BROKER");
@@ -112,6 +103,69 @@ static const char *broker_url(const struct cli *cli, const struct config *config
     if (env != NULL && env[0] != '\0')
         return env;
     return config->broker != NULL ? config->broker : "sqlite:";
+}
+
+static int add_broker(struct worker_setup *setup, struct worker_broker *brokers, const char *url,
+                      struct mandor_err *err)
+{
+    for (size_t i = 0; i < setup->broker_count; i++)
+        if (str_eq(brokers[i].url, url))
+            return 0;
+    int r = broker_check_url(url, err);
+    if (r < 0)
+        return r;
+    char *name = client_place(url);
+    if (name == NULL)
+        return err_set(err, -ENOMEM, FAULT_HOST, "start worker");
+    brokers[setup->broker_count++] = (struct worker_broker){ .url = url, .name = name };
+    return 0;
+}
+
+/* The brokers of all queues that are served, each once.  ret: each name, and the array, is to be freed. */
+static int find_brokers(struct worker_setup *setup, struct worker_broker **ret,
+                        struct mandor_err *err)
+{
+    const struct config *config = setup->config;
+    size_t count = setup->queue_count > 0 ? setup->queue_count : config->queue_count;
+    struct worker_broker *brokers = calloc(count + 2, sizeof *brokers); /* an empty one ends them */
+    int r = 0;
+
+    if (brokers == NULL)
+        return err_set(err, -ENOMEM, FAULT_HOST, "start worker");
+    *ret = brokers;
+    setup->brokers = brokers;
+    if (count == 0)
+        r = add_broker(setup, brokers, setup->main_url, err);
+    for (size_t i = 0; i < count && r == 0; i++) {
+        const char *name = setup->queue_count > 0 ? setup->queues[i] : config->queues[i].name;
+        const char *own = config_queue(config, name)->broker;
+        r = add_broker(setup, brokers, own != NULL ? own : setup->main_url, err);
+        if (r < 0 && own != NULL)
+            r = err_wrap(err, r, "queue '%s'", name);
+    }
+    return r;
+}
+
+static void free_brokers(struct worker_broker *brokers)
+{
+    for (size_t i = 0; brokers != NULL && brokers[i].name != NULL; i++)
+        free((char *)(uintptr_t)brokers[i].name);
+    free(brokers);
+}
+
+/* Each broker's directory on this machine; the first one's is the worker's. */
+static int prepare_brokers(const struct worker_setup *setup, char **ret_data_dir,
+                           struct mandor_err *err)
+{
+    for (size_t i = 0; i < setup->broker_count; i++) {
+        SCOPED_FREE char *dir = NULL;
+        int r = broker_prepare(setup->brokers[i].url, &dir, err);
+        if (r < 0)
+            return r;
+        if (i == 0)
+            *ret_data_dir = STEAL(dir);
+    }
+    return 0;
 }
 
 static void setup_log(const struct config *config, bool progress)
@@ -128,8 +182,10 @@ static void set_containment(const struct config *config)
 }
 
 /* There is no worker that would own the configuration. */
-static int failed(struct cli *cli, struct config *config, const struct mandor_err *err)
+static int failed(struct cli *cli, struct config *config, struct worker_broker *brokers,
+                  const struct mandor_err *err)
 {
+    free_brokers(brokers);
     config_free(config);
     return cli_fail(cli, err);
 }
@@ -138,7 +194,8 @@ int cmd_work(struct cli *cli)
 {
     struct mandor_err err;
     struct config *config = NULL;
-    SCOPED_FREE char *data_dir = NULL, *place = NULL;
+    SCOPED_FREE char *data_dir = NULL;
+    struct worker_broker *brokers = NULL;
     SCOPED_FREE const char **queues = NULL;
     char name[64], lock_path[4096];
     struct worker_setup setup = { .guard_fd = -1, .config_path = cli->config_path };
@@ -151,31 +208,35 @@ int cmd_work(struct cli *cli)
     if (config_load(cli->config_path, &config, &err) < 0)
         return cli_fail(cli, &err);
     setup.config = config;
-    setup.broker_url = broker_url(cli, config);
-    setup.broker_name = place = broker_name(setup.broker_url);
-    if (place == NULL || read_queues(cli, &setup, &queues) < 0)
-        return failed(cli, config, (err_set(&err, -ENOMEM, FAULT_HOST, "start worker"), &err));
+    setup.main_url = broker_url(cli, config);
+    if (read_queues(cli, &setup, &queues) < 0)
+        return failed(cli, config, NULL,
+                      (err_set(&err, -ENOMEM, FAULT_HOST, "start worker"), &err));
+    if (find_brokers(&setup, &brokers, &err) < 0)
+        return failed(cli, config, brokers, &err);
     if (cli_flag(cli, "check")) {
-        int code =
-            broker_check_url(setup.broker_url, &err) < 0 ? cli_fail(cli, &err) : check(&setup);
+        int code = check(&setup);
+        free_brokers(brokers);
         config_free(config);
         return code;
     }
     setup.drain = cli_flag(cli, "drain");
     setup.progress = isatty(STDERR_FILENO) != 0;
 
-    if (broker_prepare(setup.broker_url, &data_dir, &err) < 0 ||
+    if (prepare_brokers(&setup, &data_dir, &err) < 0 ||
         make_name(name, sizeof name, &err) < 0 ||
         take_lock(data_dir, name, lock_path, sizeof lock_path, &err) < 0)
-        return failed(cli, config, &err);
+        return failed(cli, config, brokers, &err);
     setup.data_dir = data_dir;
     setup.name = name;
     setup.lock_path = lock_path;
     set_containment(config);
     if (guard_fork(&setup.guard_fd, &err) < 0) {
         (void)unlink(lock_path);
-        return failed(cli, config, &err);
+        return failed(cli, config, brokers, &err);
     }
     setup_log(config, setup.progress);
-    return worker_run(&setup);
+    int code = worker_run(&setup);
+    free_brokers(brokers);
+    return code;
 }

@@ -42,6 +42,8 @@ enum param_type {
     PARAM_PYTHON,
     PARAM_RUNTIMES,
     PARAM_SINKS,
+    PARAM_BOOL,
+    PARAM_CODE,
 };
 
 struct param {
@@ -464,6 +466,38 @@ static int read_path(const struct place *place, const char *text, char **field)
         return no_memory(place);
     free(*field);
     *field = path;
+    return 0;
+}
+
+/* The text of a file that jobs will run. */
+static int read_code(const struct place *place, const char *text, char **field)
+{
+    SCOPED_FREE char *path = NULL;
+    SCOPED_BUF code = { 0 };
+    int n =
+        text[0] == '/' ? asprintf(&path, "%s", text) : asprintf(&path, "%s/%s", place->dir, text);
+    if (n < 0) {
+        path = NULL;
+        return no_memory(place);
+    }
+    int r = scalar_read_file(path, FILE_BYTES_MAX, true, &code);
+    if (r < 0)
+        return r == -ENOMEM ? no_memory(place)
+                            : bad(place, "'%.100s': %s", text, strerrordesc_np(-r));
+    if (code.len == 0 || memchr(code.data, '\0', code.len) != NULL)
+        return bad(place, "'%.100s' is empty or no text", text);
+    free(*field);
+    *field = buf_steal(&code);
+    return 0;
+}
+
+static int read_bool(const struct place *place, const char *text, bool *field)
+{
+    bool yes = str_eq(text, "true");
+
+    if (!yes && !str_eq(text, "false"))
+        return bad(place, "expected true or false, got '%.40s'", text);
+    *field = yes;
     return 0;
 }
 
@@ -1032,6 +1066,10 @@ static int read_param(const struct place *place, const struct param *param,
         return r;
     if (param->type == PARAM_DIR)
         return read_dir(place, text.data, field);
+    if (param->type == PARAM_CODE)
+        return read_code(place, text.data, field);
+    if (param->type == PARAM_BOOL)
+        return read_bool(place, text.data, field);
     if (param->type == PARAM_PATH)
         return read_path(place, text.data, field);
     r = store_text(param, text.data, field, &why);
@@ -1067,6 +1105,48 @@ static int set_defaults(struct config *config, struct mandor_err *err)
     return r < 0 ? r : set_python_defaults(&config->python, err);
 }
 
+static const struct python_runtime *runtime_of(const struct config *config, const char *name)
+{
+    for (size_t i = 0; i < config->python.runtime_count; i++)
+        if (str_eq(config->python.runtimes[i].name, name != NULL ? name : "default"))
+            return &config->python.runtimes[i];
+    return NULL;
+}
+
+struct binding config_binding(const struct config *config, const struct config_queue *queue)
+{
+    const struct python_runtime *runtime = runtime_of(config, queue->runtime);
+
+    return (struct binding){
+        .executor = queue->executor,
+        .command = (const char *const *)queue->command,
+        .pool = json_string_value(json_object_get(queue->defaults, "pool")),
+        .runtime = queue->runtime,
+        .code = queue->code,
+        .allow_exec = queue->allow_exec,
+        .python_open = runtime != NULL && !str_eq(runtime->sandbox, "strict"),
+    };
+}
+
+/* What holds between the keys of a queue and other parts of the file; the file's end is where all of it is known. */
+static int check_queues(const struct place *place, const struct config *config)
+{
+    struct mandor_err why = { 0 };
+
+    for (size_t i = 0; i < config->queue_count; i++) {
+        const struct config_queue *queue = &config->queues[i];
+        const struct binding binding = config_binding(config, queue);
+        struct place inner = below(place, "queues", place->line);
+        inner = below(&inner, queue->name, place->line);
+        int r = binding_check(&binding, &why);
+        if (r < 0)
+            return failed(&inner, r, &why);
+        if (queue->runtime != NULL && runtime_of(config, queue->runtime) == NULL)
+            return bad(&inner, "runtime: there is no '%.60s' below python.runtimes", queue->runtime);
+    }
+    return 0;
+}
+
 static int read_top(const struct place *place, const struct tree *tree, struct config *config)
 {
     const char *known[ARRAY_LEN(top_params)];
@@ -1084,7 +1164,7 @@ static int read_top(const struct place *place, const struct tree *tree, struct c
         if (r < 0)
             return r;
     }
-    return 0;
+    return check_queues(place, config);
 }
 
 static int config_new(struct config **ret, struct mandor_err *err)
@@ -1184,6 +1264,11 @@ struct config *config_free(struct config *config)
     for (size_t i = 0; i < config->queue_count; i++) {
         free(config->queues[i].name);
         json_decref(config->queues[i].defaults);
+        free(config->queues[i].broker);
+        free(config->queues[i].executor);
+        free_names(config->queues[i].command);
+        free(config->queues[i].runtime);
+        free(config->queues[i].code);
     }
     free(config->queues);
     for (size_t i = 0; i < config->pool_count; i++)
@@ -1235,11 +1320,13 @@ const struct config_param *config_params(size_t *ret_count)
 #define TYPE_PYTHON   "mapping"
 #define TYPE_RUNTIMES "mapping"
 #define TYPE_SINKS    "mapping"
+#define TYPE_BOOL     "true or false"
+#define TYPE_CODE     "file"
     static const struct config_param params[] = {
 #define PARAM(key, type, field, choices, fallback, range, help) \
     { key, (choices) != NULL ? (choices) : TYPE_##type, fallback, help },
 #define QUEUE_PARAM(key, type, field, choices, fallback, range, help) \
-    { "queues.NAME." key, TYPE_##type, fallback, help },
+    { "queues.NAME." key, (choices) != NULL ? (choices) : TYPE_##type, fallback, help },
 #define POOL_PARAM(key, type, field, choices, fallback, range, help) \
     { "pools.NAME." key, (choices) != NULL ? (choices) : TYPE_##type, fallback, help },
 #define PYTHON_PARAM(key, type, field, choices, fallback, range, help) \

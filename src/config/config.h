@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "base/macro.h"
+#include "job/binding.h"
 #include "pool/pool.h"
 #include "python/runtime.h"
 #include "sink/settings.h"
@@ -16,6 +17,10 @@ struct config_queue {
     int64_t concurrency; /* 0 = only the worker's own bound */
     int64_t weight;      /* >= 1 */
     json_t *defaults;    /* job options (job/options.def keys), object */
+    char *broker;        /* URL, NULL = the configuration's */
+    /* What its jobs run, see job/binding.h; NULL = not said. */
+    char *executor, **command, *runtime, *code; /* code: the program's text */
+    bool allow_exec;
     int64_t keep_completed_ms, keep_completed_count, keep_failed_ms,
         keep_failed_count; /* 0 = no bound */
 };
@@ -50,6 +55,9 @@ DEFINE_CLEANUP(struct config *, config_free)
 
 /* The queue's own settings, or the defaults for a queue that the configuration does not name.  Never NULL. */
 const struct config_queue *config_queue(const struct config *config, const char *name);
+
+/* The queue's binding; borrowed from the configuration. */
+struct binding config_binding(const struct config *config, const struct config_queue *queue);
 
 /* params.def rows for man page and docs; a queue's own keys as "queues.NAME.weight". */
 struct config_param {

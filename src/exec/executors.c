@@ -28,6 +28,11 @@ int executor_start(const struct execution_request *request, const struct executi
                    void *arg, struct execution **ret, struct mandor_err *err)
 {
     const struct executor_ops *ops = find(request->spec->kind);
+    if (request->spec->kind == SPEC_DATA)
+        return err_set(err, -EINVAL, FAULT_JOB,
+                       "nothing to run: the job has data only, and queue '%s' is not bound to a "
+                       "command, pool or program",
+                       request->queue);
     if (ops == NULL)
         return err_set(err, -ENOSYS, FAULT_CALLER, "this build runs 'exec' and 'pool' jobs only");
 

@@ -117,8 +117,10 @@ static int add_placeholder(struct buf *buf, const char *name, size_t len, const 
     }
     const json_t *value = find(data, name + 4, len - 4);
     if (value == NULL || json_is_null(value))
-        return err_set(err, -EINVAL, FAULT_JOB, "the job's data have no '%.*s', which the command of its queue asks for",
-                       (int)MIN(len - 4, (size_t)80), len > 5 ? name + 5 : "value");
+        return err_set(
+            err, -EINVAL, FAULT_JOB,
+            "the job's data have no '%.*s', which the command of its queue asks for",
+            (int)MIN(len > 5 ? len - 5 : strlen("value"), (size_t)80), len > 5 ? name + 5 : "value");
     int r = add_value(buf, value, ret_safe, err);
     return r < 0 ? err_wrap(err, r, "{%.*s}", (int)MIN(len, (size_t)80), name) : 0;
 }
@@ -345,6 +347,21 @@ static int copy_harmless(const json_t *job, json_t *ret, struct mandor_err *err)
             return no_memory(err);
     }
     return 0;
+}
+
+json_t *binding_harmless(const json_t *defaults)
+{
+    json_t *kept = json_object(), *value;
+    const char *key;
+
+    json_object_foreach((json_t *)(uintptr_t)defaults, key, value)
+    {
+        if (is_among(harmless, ARRAY_LEN(harmless), key) && json_object_set(kept, key, value) < 0) {
+            json_decref(kept);
+            return NULL;
+        }
+    }
+    return kept;
 }
 
 static int shared_job(const struct binding *binding, const json_t *job, const json_t *data,

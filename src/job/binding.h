@@ -61,6 +61,9 @@ MUST_CHECK int binding_job(const struct binding *binding, const json_t *job, boo
 MUST_CHECK int binding_data(const struct binding *binding, const json_t *data,
                             const struct binding_place *place, json_t **ret, struct mandor_err *err);
 
+/* Those of a queue's defaults that a message may bring: what `mandor add` fills in for a shared broker.  New reference or NULL. */
+json_t *binding_harmless(const json_t *defaults);
+
 /* One template filled: array of arguments.  For tests and tools. */
 MUST_CHECK int binding_fill(const char *const *command, const json_t *data,
                             const struct binding_place *place, json_t **ret, struct mandor_err *err);

@@ -180,6 +180,10 @@ static int decide_kind(struct spec *spec, struct mandor_err *err)
 {
     int kinds = (spec->argv != NULL) + (spec->pool != NULL) + (spec->python != NULL);
 
+    if (kinds == 0 && spec->data != NULL) {
+        spec->kind = SPEC_DATA;
+        return 0;
+    }
     if (kinds == 0)
         return err_set(err, -EINVAL, FAULT_CALLER,
                        "nothing to run, expected exactly one of 'exec', 'pool', 'python'");

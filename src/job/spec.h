@@ -12,7 +12,12 @@
 #include "base/err.h"
 #include "base/macro.h"
 
-enum spec_kind { SPEC_EXEC, SPEC_POOL, SPEC_PYTHON };
+enum spec_kind {
+    SPEC_EXEC,
+    SPEC_POOL,
+    SPEC_PYTHON,
+    SPEC_DATA, /* data alone: what is run with them is for the queue to say (job/binding.h) */
+};
 enum spec_frame {
     FRAME_RAW,
     FRAME_LINES,
@@ -53,7 +58,7 @@ struct spec {
     struct spec_str *argv; /* SPEC_EXEC: argc >= 1 of them */
     size_t argc;
     char *pool;     /* SPEC_POOL */
-    json_t *data;   /* SPEC_POOL; may be NULL */
+    json_t *data;   /* SPEC_POOL, may be NULL; SPEC_DATA */
     json_t *python; /* SPEC_PYTHON: the object as given */
 
     char *queue; /* "default" */

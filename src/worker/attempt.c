@@ -108,7 +108,7 @@ static void submit(struct attempt *attempt)
 {
     attempt->req_busy = true;
     attempt->asked_boot_ms = clock_boot_ms();
-    broker_submit(attempt->worker->broker, &attempt->req);
+    broker_submit(attempt->source->broker, &attempt->req);
 }
 
 static void on_backoff(uv_timer_t *timer)
@@ -158,26 +158,28 @@ static void lost(struct attempt *attempt, const char *why)
 
 /* A job may be leased again before the answer to the settling of its last attempt is here: that one waits for the disk, a lease
  * does not.  Then the new attempt is the one that its id means. */
-static void supersede(struct worker *worker, const char *id)
+static void supersede(struct source *source, const char *id)
 {
-    const struct attempt *before = hash_gets(worker->by_id, id);
+    const struct attempt *before = hash_gets(source->by_id, id);
 
     if (before != NULL && before->state == ATTEMPT_SETTLING)
-        (void)hash_takes(worker->by_id, id);
+        (void)hash_takes(source->by_id, id);
 }
 
-struct attempt *attempt_new(struct worker *worker, struct lease *adopt)
+struct attempt *attempt_new(struct source *source, struct lease *adopt)
 {
     struct attempt *attempt = calloc(1, sizeof *attempt);
+    struct worker *worker = source->worker;
 
-    supersede(worker, adopt->id);
-    if (attempt == NULL || hash_puts(worker->by_id, adopt->id, attempt) < 0) {
+    supersede(source, adopt->id);
+    if (attempt == NULL || hash_puts(source->by_id, adopt->id, attempt) < 0) {
         free(attempt);
         lease_done(adopt);
         return NULL;
     }
     attempt->magic = ATTEMPT_MAGIC;
     attempt->worker = worker;
+    attempt->source = source;
     attempt->lease = *adopt;
     *adopt = (struct lease){ 0 };
     attempt->leased_mono_ms = clock_mono_ms();
@@ -222,11 +224,9 @@ static void on_timer_closed(uv_handle_t *handle)
 /* DONE or DROPPED: nothing is asked of anybody any more. */
 static void finish(struct attempt *attempt)
 {
-    struct worker *worker = attempt->worker;
-
     list_remove(&attempt->node);
-    if (hash_gets(worker->by_id, attempt->lease.id) == attempt)
-        (void)hash_takes(worker->by_id, attempt->lease.id);
+    if (hash_gets(attempt->source->by_id, attempt->lease.id) == attempt)
+        (void)hash_takes(attempt->source->by_id, attempt->lease.id);
 
     attempt->closing =
         1u + (attempt->execution != NULL) + attempt->timer_open + attempt->phase_busy;
@@ -283,7 +283,7 @@ static void on_settled(struct broker_req *req)
     if (attempt->plan.state == JOB_DELAYED)
         scheduler_due(attempt->worker->scheduler, attempt->plan.delay_ms);
     else if (attempt->plan.state == JOB_WAITING || attempt->worker->setup.drain)
-        scheduler_wake(attempt->worker->scheduler);
+        scheduler_wake(attempt->worker->scheduler, attempt->source);
     move(attempt, ATTEMPT_SETTLED);
 }
 
@@ -545,13 +545,16 @@ static int execute(struct attempt *attempt, struct mandor_err *err)
 
 static int parse_spec(struct attempt *attempt, struct mandor_err *err)
 {
-    SCOPED_JSON *json = NULL;
+    SCOPED_JSON *json = NULL, *job = NULL;
+    const struct config_queue *queue = config_queue(attempt->worker->config, attempt->lease.queue);
+    const struct binding binding = config_binding(attempt->worker->config, queue);
+    const struct binding_place place = { .id = attempt->lease.id, .queue = attempt->lease.queue };
     int r = json_parse(attempt->lease.spec_text, strlen(attempt->lease.spec_text), &json, err);
 
     if (r == 0)
-        r = spec_from_json(json,
-                           config_queue(attempt->worker->config, attempt->lease.queue)->defaults,
-                           &attempt->spec, err);
+        r = binding_job(&binding, json, attempt->source->shared, &place, &job, err);
+    if (r == 0)
+        r = spec_from_json(job, queue->defaults, &attempt->spec, err);
     return r;
 }
 

@@ -31,6 +31,7 @@ const char *attempt_state_name(enum attempt_state state);
 struct attempt {
     uint32_t magic;
     struct worker *worker;
+    struct source *source;
     struct list node;       /* worker->attempts */
     struct list queue_node; /* scheduler, while LEASED */
     enum attempt_state state;
@@ -61,7 +62,7 @@ struct attempt {
 };
 
 /* Take a lease over.  Returns NULL when out of memory (the lease then simply expires with us). */
-struct attempt *attempt_new(struct worker *worker, struct lease *adopt);
+struct attempt *attempt_new(struct source *source, struct lease *adopt);
 /* A slot is free. */
 void attempt_start(struct attempt *attempt);
 /* Its lease has started it already: run it, in the slot that was kept for it. */

@@ -184,7 +184,7 @@ static void send_notice(struct client *client, const char *text)
 
 static void follow(struct client *client, const char *id)
 {
-    struct attempt *attempt = hash_gets(client->live->worker->by_id, id);
+    struct attempt *attempt = worker_attempt(client->live->worker, id);
 
     if (client->follows_out ||
         client->follows_err) { /* its followers stand in the filters' lists */

@@ -11,7 +11,7 @@
 
 struct renewal {
     struct broker_req req;
-    struct worker *worker;
+    struct source *source;
     int64_t asked_boot_ms;
     struct lease_ref *refs;
     unsigned char *flags;
@@ -28,9 +28,9 @@ static void free_renewal(struct renewal *renewal)
     free(renewal);
 }
 
-static void act(struct worker *worker, const struct lease_ref *ref, unsigned flags)
+static void act(struct source *source, const struct lease_ref *ref, unsigned flags)
 {
-    struct attempt *attempt = hash_gets(worker->by_id, ref->id);
+    struct attempt *attempt = hash_gets(source->by_id, ref->id);
 
     if (attempt == NULL || attempt->lease.attempt != ref->attempt)
         return; /* it has moved on since the question was asked */
@@ -38,7 +38,7 @@ static void act(struct worker *worker, const struct lease_ref *ref, unsigned fla
         attempt_stop(attempt, CAUSE_LOST_LEASE, 0, "lease lost");
         return;
     }
-    attempt_renewed(attempt, worker->renewed_boot_ms + worker->config->lease_ms);
+    attempt_renewed(attempt, source->renewed_boot_ms + source->worker->config->lease_ms);
     if (flags & RENEW_CANCEL)
         attempt_stop(attempt, CAUSE_CANCELLED, -1, "cancelled");
 }
@@ -46,44 +46,46 @@ static void act(struct worker *worker, const struct lease_ref *ref, unsigned fla
 static void on_renewed(struct broker_req *req)
 {
     struct renewal *renewal = req->data;
-    struct worker *worker = renewal->worker;
+    struct source *source = renewal->source;
 
-    worker->renewing = false;
+    source->renewing = false;
     if (req->status < 0) {
         log_warn("leases were not renewed: %s", req->err.msg);
     } else {
-        worker->renewed_boot_ms = renewal->asked_boot_ms;
+        source->renewed_boot_ms = renewal->asked_boot_ms;
         for (size_t i = 0; i < req->renew.count; i++)
-            act(worker, &renewal->refs[i], renewal->flags[i]);
+            act(source, &renewal->refs[i], renewal->flags[i]);
     }
     free_renewal(renewal);
-    worker_check_done(worker);
+    worker_check_done(source->worker);
 }
 
 /* While START is under way nobody knows which token is in force; it extends the lease itself. */
-static bool renewable(const struct attempt *attempt)
+static bool renewable(const struct source *source, const struct attempt *attempt)
 {
-    return !(attempt->state == ATTEMPT_STARTING && attempt->req_busy) &&
+    return attempt->source == source &&
+           !(attempt->state == ATTEMPT_STARTING && attempt->req_busy) &&
            attempt->state != ATTEMPT_SETTLING;
 }
 
-void renew_ask(struct worker *worker)
+void renew_ask(struct source *source)
 {
+    struct worker *worker = source->worker;
     size_t count = 0;
 
-    if (worker->renewing || worker->closing)
+    if (source->renewing || worker->closing)
         return;
     LIST_FOREACH(attempt, &worker->attempts, struct attempt, node)
-        count += renewable(attempt);
+        count += renewable(source, attempt);
     if (count == 0) {
-        worker->renewed_boot_ms = clock_boot_ms();
+        source->renewed_boot_ms = clock_boot_ms();
         return;
     }
 
     struct renewal *renewal = calloc(1, sizeof *renewal);
     if (renewal == NULL)
         return;
-    renewal->worker = worker;
+    renewal->source = source;
     renewal->refs = calloc(count, sizeof *renewal->refs);
     renewal->flags = calloc(count, 1);
     renewal->ids = calloc(count, sizeof *renewal->ids);
@@ -94,7 +96,7 @@ void renew_ask(struct worker *worker)
     }
     LIST_FOREACH(attempt, &worker->attempts, struct attempt, node) {
         size_t n = renewal->req.renew.count;
-        if (!renewable(attempt) || (renewal->ids[n] = strdup(attempt->lease.id)) == NULL)
+        if (!renewable(source, attempt) || (renewal->ids[n] = strdup(attempt->lease.id)) == NULL)
             continue;
         renewal->refs[n] =
             (struct lease_ref){ .id = renewal->ids[n], .attempt = attempt->lease.attempt };
@@ -103,22 +105,25 @@ void renew_ask(struct worker *worker)
     renewal->req.renew.refs = renewal->refs;
     renewal->req.renew.flags = renewal->flags;
     renewal->asked_boot_ms = clock_boot_ms();
-    worker->renewing = true;
-    broker_submit(worker->broker, &renewal->req);
+    source->renewing = true;
+    broker_submit(source->broker, &renewal->req);
 }
 
-void renew_check_expiry(struct worker *worker)
+void renew_check_expiry(struct source *source)
 {
+    struct worker *worker = source->worker;
     int64_t lease_ms = worker->config->lease_ms;
     int64_t margin_ms = MIN((int64_t)MARGIN_MS, lease_ms / 3);
-    int64_t age_ms = clock_boot_ms() - worker->renewed_boot_ms;
+    int64_t age_ms = clock_boot_ms() - source->renewed_boot_ms;
 
     LIST_FOREACH(attempt, &worker->attempts, struct attempt, node)
-        attempt_check_expiry(attempt);
+        if (attempt->source == source)
+            attempt_check_expiry(attempt);
     if (age_ms < lease_ms - margin_ms)
         return;
-    scheduler_give_back(worker->scheduler, 0); /* what has not started needs no end */
+    scheduler_give_back(worker->scheduler, source, 0); /* what has not started needs no end */
     LIST_FOREACH(attempt, &worker->attempts, struct attempt, node)
-        if (attempt->commit_until_boot_ms == 0) /* a commit has a deadline of its own */
+        if (attempt->source == source &&
+            attempt->commit_until_boot_ms == 0) /* a commit has a deadline of its own */
             attempt_stop(attempt, CAUSE_LOST_LEASE, 0, "the lease could not be renewed in time");
 }

@@ -13,12 +13,28 @@
 
 struct squeue {
     char *name;
+    struct source *source; /* the broker that has it */
     size_t limit; /* slots of this queue; SIZE_MAX = none of its own */
     double weight, pass;
     size_t active;      /* attempts that hold a slot */
     struct list leased; /* attempts that wait for one, oldest first */
     size_t leased_count;
     bool named; /* by configuration or --queue: asked for by name */
+};
+
+/* What is asked of one broker. */
+struct feed {
+    struct scheduler *scheduler;
+    struct source *source;
+    struct broker_req req;
+    bool asking, ask_again, full_quota;
+    bool wanted, shares; /* a request is due at the end of this turn, and for which part */
+    bool failing; /* the last request did */
+    bool dry; /* the broker had less than we wanted: only a wake-up makes it worth asking again */
+    bool drained;
+    size_t coming, coming_started; /* asked for, so that no other feed counts on the same slots */
+    struct lease leases[LEASE_MAX];
+    struct lease_queue *asked;
 };
 
 struct scheduler {
@@ -30,15 +46,10 @@ struct scheduler {
     bool all; /* serve whatever queues the broker has */
     size_t active, leased;
 
-    struct broker_req req;
-    bool asking, ask_again, full_quota;
+    struct feed *feeds; /* one a broker */
+    size_t feed_count, first_feed;
     uv_idle_t
-        turn; /* active: a request is due at the end of this turn, when all has freed its slots that will */
-    bool shares; /* for that request */
-    bool dry; /* the broker had less than we wanted: only a wake-up makes it worth asking again */
-    struct lease leases[LEASE_MAX];
-    struct lease_queue *asked;
-    bool drained;
+        turn; /* active: requests are due at the end of this turn, when all has freed its slots that will */
     uv_timer_t due;
 
     int64_t window_at_ms; /* completions of the last and this window: how far to lease ahead */
@@ -79,7 +90,7 @@ static double lowest_pass(const struct scheduler *scheduler)
     return lowest;
 }
 
-static struct squeue *obtain(struct scheduler *scheduler, const char *name)
+static struct squeue *obtain(struct scheduler *scheduler, struct source *source, const char *name)
 {
     struct squeue *queue = find(scheduler, name);
     if (queue != NULL)
@@ -96,6 +107,7 @@ static struct squeue *obtain(struct scheduler *scheduler, const char *name)
         return NULL;
     }
     list_init(&queue->leased);
+    queue->source = source;
     queue->pass = lowest_pass(scheduler);
     configure_queue(scheduler, queue);
     scheduler->queues[scheduler->queue_count++] = queue;
@@ -112,11 +124,24 @@ static void name_queues(struct scheduler *scheduler)
     for (size_t i = 0; i < scheduler->queue_count; i++)
         scheduler->queues[i]->named = false;
     for (size_t i = 0; i < count; i++) {
-        struct squeue *queue =
-            obtain(scheduler, setup->queue_count > 0 ? setup->queues[i] : config->queues[i].name);
-        if (queue != NULL)
-            queue->named = true;
+        const char *name = setup->queue_count > 0 ? setup->queues[i] : config->queues[i].name;
+        struct source *source = source_of_queue(scheduler->worker, name);
+        struct squeue *queue = source != NULL ? obtain(scheduler, source, name) : NULL;
+        if (source == NULL)
+            log_error("queue '%s' is not served: its broker is new, and that needs a restart", name);
+        if (queue == NULL)
+            continue;
+        queue->named = true;
+        queue->source = source;
     }
+}
+
+static struct feed *feed_of(struct scheduler *scheduler, const struct source *source)
+{
+    for (size_t i = 0; i < scheduler->feed_count; i++)
+        if (scheduler->feeds[i].source == source)
+            return &scheduler->feeds[i];
+    BUG("a queue without a feed");
 }
 
 /* ---- how much to lease ---- */
@@ -133,20 +158,30 @@ static void roll_window(struct scheduler *scheduler)
     scheduler->window_at_ms = now;
 }
 
-static size_t ahead(struct scheduler *scheduler)
+static size_t ahead(struct scheduler *scheduler, const struct source *source)
 {
-    if (broker_starts_leases(scheduler->worker->broker))
+    if (broker_starts_leases(source->broker))
         return 0;
     roll_window(scheduler);
     size_t rate = MAX(scheduler->window_last, scheduler->window_count);
     return MIN(scheduler->concurrency, rate);
 }
 
-static size_t room(struct scheduler *scheduler)
+/* What the other brokers were asked for may come. */
+static size_t coming(const struct scheduler *scheduler, bool started)
+{
+    size_t sum = 0;
+
+    for (size_t i = 0; i < scheduler->feed_count; i++)
+        sum += started ? scheduler->feeds[i].coming_started : scheduler->feeds[i].coming;
+    return sum;
+}
+
+static size_t room(struct scheduler *scheduler, const struct feed *feed)
 {
     const struct worker *worker = scheduler->worker;
-    size_t target = scheduler->concurrency + ahead(scheduler);
-    size_t held = scheduler->active + scheduler->leased;
+    size_t target = scheduler->concurrency + ahead(scheduler, feed->source);
+    size_t held = scheduler->active + scheduler->leased + coming(scheduler, false);
 
     if (worker->stopping || worker->settling >= SETTLING_MAX + scheduler->concurrency ||
         held >= target)
@@ -160,7 +195,7 @@ static size_t queue_room(struct scheduler *scheduler, const struct squeue *queue
     size_t bound = queue->limit;
 
     if (bound < SIZE_MAX)
-        bound += MIN(bound, ahead(scheduler));
+        bound += MIN(bound, ahead(scheduler, queue->source));
     return held >= bound ? 0 : bound - held;
 }
 
@@ -184,7 +219,7 @@ static size_t free_slots(size_t limit, size_t active, size_t leased)
 }
 
 /* Each queue's share of want by weight first; a second request takes what the others left. */
-static size_t choose_queues(struct scheduler *scheduler, size_t want, bool shares)
+static size_t choose_queues(struct scheduler *scheduler, struct feed *feed, size_t want, bool shares)
 {
     double weights = 0;
     size_t count = 0;
@@ -196,11 +231,11 @@ static size_t choose_queues(struct scheduler *scheduler, size_t want, bool share
     for (size_t i = 0; i < scheduler->queue_count; i++) {
         struct squeue *queue = scheduler->queues[i];
         size_t max = queue_room(scheduler, queue);
-        if (!queue->named || max == 0)
+        if (!queue->named || queue->source != feed->source || max == 0)
             continue;
         if (shares)
             max = MIN(max, (size_t)((double)want * queue->weight / weights + 0.999));
-        scheduler->asked[count++] = (struct lease_queue){
+        feed->asked[count++] = (struct lease_queue){
             .name = queue->name,
             .max = MIN(max, want),
             .start = free_slots(queue->limit, queue->active, queue->leased_count),
@@ -230,23 +265,25 @@ static void on_turn(uv_idle_t *turn);
 
 /* Not at once: what this turn frees besides belongs into the same request.  Idle handles run before the broker takes what a turn has
  * submitted, so that the request shares a transaction with the ends of those that made room for it. */
-static void ask_soon(struct scheduler *scheduler, bool shares)
+static void ask_soon(struct feed *feed, bool shares)
 {
-    scheduler->shares = shares;
-    (void)uv_idle_start(&scheduler->turn, on_turn);
+    feed->wanted = true;
+    feed->shares = shares;
+    (void)uv_idle_start(&feed->scheduler->turn, on_turn);
 }
 
-static bool is_asking(const struct scheduler *scheduler)
+static bool is_asking(const struct feed *feed)
 {
-    return scheduler->asking || uv_is_active((const uv_handle_t *)&scheduler->turn);
+    return feed->asking || feed->wanted;
 }
 
 /* One that is started already runs before the next is looked at: what ends at once may start those that wait. */
-static void keep(struct scheduler *scheduler, struct lease *lease)
+static void keep(struct feed *feed, struct lease *lease)
 {
+    struct scheduler *scheduler = feed->scheduler;
     bool started = lease->started;
-    struct squeue *queue = obtain(scheduler, lease->queue);
-    struct attempt *attempt = queue != NULL ? attempt_new(scheduler->worker, lease) : NULL;
+    struct squeue *queue = obtain(scheduler, feed->source, lease->queue);
+    struct attempt *attempt = queue != NULL ? attempt_new(feed->source, lease) : NULL;
 
     if (attempt == NULL) {
         log_error("out of memory: a leased job waits until its lease expires");
@@ -264,31 +301,34 @@ static void keep(struct scheduler *scheduler, struct lease *lease)
 
 static void on_leased(struct broker_req *req)
 {
-    struct scheduler *scheduler = req->data;
+    struct feed *feed = req->data;
+    struct scheduler *scheduler = feed->scheduler;
     struct worker *worker = scheduler->worker;
     size_t want = req->lease.want, count = req->lease.count;
 
     OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
-    scheduler->asking = false;
+    feed->asking = false;
+    feed->coming = feed->coming_started = 0;
+    feed->failing = req->status < 0;
     if (req->status < 0) {
-        scheduler->dry = true; /* the next tick tries again */
+        feed->dry = true; /* the next tick tries again */
         log_warn("%s", req->err.msg);
         return;
     }
-    scheduler->drained = req->lease.drained;
-    scheduler->dry = count < want && scheduler->full_quota;
+    feed->drained = req->lease.drained;
+    feed->dry = count < want && feed->full_quota;
     if (req->lease.next_due_ms >= 0 && !worker->stopping)
         scheduler_due(scheduler, req->lease.next_due_ms);
     for (size_t i = 0; i < count; i++)
-        keep(scheduler, &req->lease.leases[i]);
+        keep(feed, &req->lease.leases[i]);
 
     if (worker->stopping) {
-        scheduler_give_back(scheduler, 0);
-    } else if (scheduler->ask_again) {
-        scheduler->dry = false;
+        scheduler_give_back(scheduler, NULL, 0);
+    } else if (feed->ask_again) {
+        feed->dry = false;
         scheduler_kick(scheduler);
-    } else if (count < want && !scheduler->full_quota) {
-        ask_soon(scheduler, false); /* shares held somebody back: take what is left */
+    } else if (count < want && !feed->full_quota) {
+        ask_soon(feed, false); /* shares held somebody back: take what is left */
         scheduler_kick(scheduler);
     } else {
         scheduler_kick(scheduler);
@@ -296,33 +336,35 @@ static void on_leased(struct broker_req *req)
     worker_check_done(worker);
 }
 
-static void ask(struct scheduler *scheduler, bool shares)
+static void ask(struct feed *feed, bool shares)
 {
-    struct worker *worker = scheduler->worker;
-    size_t want = room(scheduler);
+    struct scheduler *scheduler = feed->scheduler;
+    size_t want = room(scheduler, feed);
 
-    scheduler->ask_again = false;
-    if (want == 0 || worker->closing)
+    feed->ask_again = false;
+    if (want == 0 || scheduler->worker->closing)
         return;
-    struct lease_queue *asked =
-        realloc(scheduler->asked, (scheduler->queue_count + 1) * sizeof *asked);
+    struct lease_queue *asked = realloc(feed->asked, (scheduler->queue_count + 1) * sizeof *asked);
     if (asked == NULL)
         return; /* the next tick tries again */
-    scheduler->asked = asked;
-    size_t count = scheduler->all ? 0 : choose_queues(scheduler, want, shares);
+    feed->asked = asked;
+    size_t count = scheduler->all ? 0 : choose_queues(scheduler, feed, want, shares);
     if (count == 0 && !scheduler->all)
         return;
-    scheduler->full_quota = !shares || count <= 1;
-    scheduler->asking = true;
-    scheduler->req =
-        (struct broker_req){ .op = BROKER_LEASE, .done = on_leased, .data = scheduler };
-    scheduler->req.lease.want = want;
-    scheduler->req.lease.start =
-        free_slots(scheduler->concurrency, scheduler->active, scheduler->leased);
-    scheduler->req.lease.queues = scheduler->asked;
-    scheduler->req.lease.queue_count = count;
-    scheduler->req.lease.leases = scheduler->leases;
-    broker_submit(worker->broker, &scheduler->req);
+    feed->full_quota = !shares || (count <= 1 && scheduler->feed_count == 1);
+    feed->asking = true;
+    feed->req = (struct broker_req){ .op = BROKER_LEASE, .done = on_leased, .data = feed };
+    feed->req.lease.want = want;
+    if (!feed->failing) { /* a broker that does not answer must not keep slots from the others */
+        size_t start = free_slots(scheduler->concurrency,
+                                  scheduler->active + coming(scheduler, true), scheduler->leased);
+        feed->req.lease.start = feed->coming_started = start;
+        feed->coming = want;
+    }
+    feed->req.lease.queues = feed->asked;
+    feed->req.lease.queue_count = count;
+    feed->req.lease.leases = feed->leases;
+    broker_submit(feed->source->broker, &feed->req);
 }
 
 static void on_turn(uv_idle_t *turn)
@@ -331,9 +373,14 @@ static void on_turn(uv_idle_t *turn)
 
     OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
     (void)uv_idle_stop(turn);
-    if (!scheduler->asking)
-        ask(scheduler, scheduler->shares);
-    if (!scheduler->asking) /* it may have been all that was waited for */
+    scheduler->first_feed++; /* each in its turn comes first to the free slots */
+    for (size_t i = 0; i < scheduler->feed_count; i++) {
+        struct feed *feed = &scheduler->feeds[(scheduler->first_feed + i) % scheduler->feed_count];
+        if (feed->wanted && !feed->asking)
+            ask(feed, feed->shares);
+        feed->wanted = false;
+    }
+    if (!scheduler_asking(scheduler)) /* it may have been all that was waited for */
         worker_check_done(scheduler->worker);
 }
 
@@ -392,18 +439,26 @@ void scheduler_kick(struct scheduler *scheduler)
            (queue = next_queue(scheduler)) != NULL)
         attempt_start(LIST_ENTRY(queue->leased.next, struct attempt, queue_node));
     /* Ask early enough that slots do not run dry, and late enough that many jobs share a transaction. */
-    if (!is_asking(scheduler) && scheduler->leased <= ahead(scheduler) / 2 && !scheduler->dry)
-        ask_soon(scheduler, true);
+    for (size_t i = 0; i < scheduler->feed_count; i++) {
+        struct feed *feed = &scheduler->feeds[i];
+        if (!is_asking(feed) && scheduler->leased <= ahead(scheduler, feed->source) / 2 && !feed->dry)
+            ask_soon(feed, true);
+    }
 }
 
-void scheduler_wake(struct scheduler *scheduler)
+void scheduler_wake(struct scheduler *scheduler, const struct source *source)
 {
     OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
-    scheduler->dry = false;
-    if (scheduler->asking)
-        scheduler->ask_again = true;
-    else
-        ask_soon(scheduler, true);
+    for (size_t i = 0; i < scheduler->feed_count; i++) {
+        struct feed *feed = &scheduler->feeds[i];
+        if (source != NULL && feed->source != source)
+            continue;
+        feed->dry = false;
+        if (feed->asking)
+            feed->ask_again = true;
+        else
+            ask_soon(feed, true);
+    }
 }
 
 void scheduler_freed(struct scheduler *scheduler, struct attempt *attempt)
@@ -416,9 +471,10 @@ void scheduler_freed(struct scheduler *scheduler, struct attempt *attempt)
     scheduler->active--;
     roll_window(scheduler);
     scheduler->window_count++;
-    scheduler->drained = false;
+    struct feed *feed = feed_of(scheduler, queue->source);
+    feed->drained = false;
     if (queue->limit < SIZE_MAX) /* it may not have been asked for while it was full */
-        scheduler->dry = false;
+        feed->dry = false;
     scheduler_kick(scheduler);
 }
 
@@ -452,23 +508,33 @@ static void collect(struct squeue *queue, int64_t before_ms, struct give_back *g
     }
 }
 
-void scheduler_give_back(struct scheduler *scheduler, int64_t older_than_ms)
+static void give_back_to(struct scheduler *scheduler, const struct source *source,
+                         int64_t before_ms)
 {
-    OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
-    if (scheduler->leased == 0)
-        return;
-
     struct give_back *give = calloc(1, sizeof *give);
+
     if (give == NULL)
         return; /* the next tick tries again */
     give->req = (struct broker_req){ .op = BROKER_GIVE_BACK, .done = on_given_back, .data = give };
     give->req.give_back.refs = give->refs;
     for (size_t i = 0; i < scheduler->queue_count; i++)
-        collect(scheduler->queues[i], clock_mono_ms() - older_than_ms, give);
+        if (scheduler->queues[i]->source == source)
+            collect(scheduler->queues[i], before_ms, give);
     if (give->req.give_back.count > 0)
-        broker_submit(scheduler->worker->broker, &give->req);
+        broker_submit(source->broker, &give->req);
     else
         free(give);
+}
+
+void scheduler_give_back(struct scheduler *scheduler, const struct source *source,
+                         int64_t older_than_ms)
+{
+    int64_t before_ms = clock_mono_ms() - older_than_ms;
+
+    OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
+    for (size_t i = 0; i < scheduler->feed_count && scheduler->leased > 0; i++)
+        if (source == NULL || scheduler->feeds[i].source == source)
+            give_back_to(scheduler, scheduler->feeds[i].source, before_ms);
 }
 
 /* ---- life ---- */
@@ -491,6 +557,15 @@ int scheduler_new(struct worker *worker, struct scheduler **ret)
 
     if (scheduler == NULL)
         return -ENOMEM;
+    scheduler->feeds = calloc(worker->source_count, sizeof *scheduler->feeds);
+    if (scheduler->feeds == NULL) {
+        free(scheduler);
+        return -ENOMEM;
+    }
+    for (; scheduler->feed_count < worker->source_count; scheduler->feed_count++)
+        scheduler->feeds[scheduler->feed_count] = (struct feed){
+            .scheduler = scheduler, .source = &worker->sources[scheduler->feed_count]
+        };
     scheduler->magic = SCHEDULER_MAGIC;
     scheduler->worker = worker;
     (void)uv_timer_init(&worker->loop, &scheduler->due);
@@ -517,7 +592,9 @@ struct scheduler *scheduler_free(struct scheduler *scheduler)
         free(scheduler->queues[i]);
     }
     free(scheduler->queues);
-    free(scheduler->asked);
+    for (size_t i = 0; i < scheduler->feed_count; i++)
+        free(scheduler->feeds[i].asked);
+    free(scheduler->feeds);
     OBJ_FINI(scheduler);
     free(scheduler);
     return NULL;
@@ -526,14 +603,19 @@ struct scheduler *scheduler_free(struct scheduler *scheduler)
 bool scheduler_drained(const struct scheduler *scheduler)
 {
     OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
-    return scheduler->drained && scheduler->active == 0 && scheduler->leased == 0 &&
-           !is_asking(scheduler);
+    for (size_t i = 0; i < scheduler->feed_count; i++)
+        if (!scheduler->feeds[i].drained || is_asking(&scheduler->feeds[i]))
+            return false;
+    return scheduler->active == 0 && scheduler->leased == 0;
 }
 
 bool scheduler_asking(const struct scheduler *scheduler)
 {
     OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
-    return scheduler->asking;
+    for (size_t i = 0; i < scheduler->feed_count; i++)
+        if (scheduler->feeds[i].asking)
+            return true;
+    return false;
 }
 
 int64_t scheduler_concurrency(const struct scheduler *scheduler)

@@ -18,8 +18,8 @@ struct scheduler *scheduler_free(struct scheduler *scheduler);
 void scheduler_configure(struct scheduler *scheduler);
 /* Something changed: start what can be started, lease what there is room for. */
 void scheduler_kick(struct scheduler *scheduler);
-/* Another process says that there may be jobs, or a second has passed. */
-void scheduler_wake(struct scheduler *scheduler);
+/* Another process says that there may be jobs in source (NULL = in any), or a second has passed. */
+void scheduler_wake(struct scheduler *scheduler, const struct source *source);
 /* A delayed job of ours is due in so many ms. */
 void scheduler_due(struct scheduler *scheduler, int64_t in_ms);
 /* An attempt is leased no longer: it starts, was given back, or its lease is lost. */
@@ -27,9 +27,10 @@ void scheduler_unleased(struct scheduler *scheduler, struct attempt *attempt);
 /* An attempt takes a slot, and gives it back. */
 void scheduler_taken(struct scheduler *scheduler, struct attempt *attempt);
 void scheduler_freed(struct scheduler *scheduler, struct attempt *attempt);
-/* Give back what is leased and not started (shutdown, or waiting too long). */
-void scheduler_give_back(struct scheduler *scheduler, int64_t older_than_ms);
-/* --drain: the broker says that nothing is left for us. */
+/* Give back what is leased of source (NULL = of all) and not started (shutdown, or waiting too long). */
+void scheduler_give_back(struct scheduler *scheduler, const struct source *source,
+                         int64_t older_than_ms);
+/* --drain: the brokers say that nothing is left for us. */
 bool scheduler_drained(const struct scheduler *scheduler);
 /* Is a lease under way?  It may bring jobs that are started already. */
 bool scheduler_asking(const struct scheduler *scheduler);

@@ -74,7 +74,7 @@ static void note_phase(struct worker *worker, struct attempt *attempt)
     attempt->phase_req.phase.attempt = attempt->lease.attempt;
     attempt->phase_req.phase.phase = attempt->phase;
     attempt->phase_req.phase.containment = attempt->slot[0] != '\0' ? attempt->slot : NULL;
-    broker_submit(worker->broker, &attempt->phase_req);
+    broker_submit(attempt->source->broker, &attempt->phase_req);
 }
 
 static void on_phase_timer(uv_timer_t *timer)
@@ -151,49 +151,79 @@ static int empty_dead(const char *text, void *arg)
 
 static void on_recovered(struct broker_req *req)
 {
-    struct worker *worker = req->data;
+    struct source *source = req->data;
+    struct worker *worker = source->worker;
 
-    worker->recovering = false;
+    source->recovering = false;
     leftovers_sweep(worker);
     if (req->status < 0)
         log_warn("recovery: %s", req->err.msg);
     else if (req->recover.due > 0 || req->recover.recovered > 0)
-        scheduler_wake(worker->scheduler);
+        scheduler_wake(worker->scheduler, source);
     worker_check_done(worker);
+}
+
+static void recover(struct source *source)
+{
+    if (source->recovering || source->worker->closing || !source->registered)
+        return;
+    source->recovering = true;
+    source->recover_req =
+        (struct broker_req){ .op = BROKER_RECOVER, .done = on_recovered, .data = source };
+    source->recover_req.recover.empty = empty_dead;
+    source->recover_req.recover.arg = source->worker;
+    broker_submit(source->broker, &source->recover_req);
 }
 
 void worker_recover(struct worker *worker)
 {
-    if (worker->recovering || worker->closing || !worker->registered)
-        return;
-    worker->recovering = true;
-    worker->recover_req =
-        (struct broker_req){ .op = BROKER_RECOVER, .done = on_recovered, .data = worker };
-    worker->recover_req.recover.empty = empty_dead;
-    worker->recover_req.recover.arg = worker;
-    broker_submit(worker->broker, &worker->recover_req);
+    for (size_t i = 0; i < worker->source_count; i++)
+        recover(&worker->sources[i]);
+}
+
+struct source *source_of_queue(struct worker *worker, const char *queue)
+{
+    const char *own = config_queue(worker->config, queue)->broker;
+    const char *url = own != NULL ? own : worker->setup.main_url;
+
+    for (size_t i = 0; i < worker->source_count; i++)
+        if (str_eq(worker->sources[i].url, url))
+            return &worker->sources[i];
+    return NULL;
+}
+
+struct attempt *worker_attempt(const struct worker *worker, const char *id)
+{
+    struct attempt *attempt = NULL;
+
+    for (size_t i = 0; i < worker->source_count && attempt == NULL; i++)
+        attempt = hash_gets(worker->sources[i].by_id, id);
+    return attempt;
 }
 
 static void on_tick(uv_timer_t *timer)
 {
     struct worker *worker = timer->data;
 
-    if (clock_boot_ms() - worker->renewed_boot_ms >= worker->config->lease_ms / 3)
-        renew_ask(worker);
-    renew_check_expiry(worker);
+    for (size_t i = 0; i < worker->source_count; i++) {
+        struct source *source = &worker->sources[i];
+        if (clock_boot_ms() - source->renewed_boot_ms >= worker->config->lease_ms / 3)
+            renew_ask(source);
+        renew_check_expiry(source);
+    }
     worker_recover(worker);
-    scheduler_give_back(worker->scheduler, GIVE_BACK_MS);
+    scheduler_give_back(worker->scheduler, NULL, GIVE_BACK_MS);
     if (!worker->stopping)
-        scheduler_wake(worker->scheduler);
+        scheduler_wake(worker->scheduler, NULL);
     worker_check_done(worker);
 }
 
 static void on_wake(void *arg)
 {
-    struct worker *worker = arg;
+    struct source *source = arg;
 
-    renew_ask(worker); /* it tells of cancels */
-    scheduler_wake(worker->scheduler);
+    renew_ask(source); /* it tells of cancels */
+    scheduler_wake(source->worker->scheduler, source);
 }
 
 /* ---- stop ---- */
@@ -257,7 +287,7 @@ void worker_stop(struct worker *worker)
             progress_say(worker->progress,
                          "Stopping: %zu job%s may end within %s; Ctrl-C again stops %s now.",
                          active, plural(active), limit, active == 1 ? "it" : "them");
-        scheduler_give_back(worker->scheduler, 0);
+        scheduler_give_back(worker->scheduler, NULL, 0);
         (void)uv_timer_start(&worker->stop_timer, on_stop_timer,
                              (uint64_t)worker->config->shutdown_timeout_ms, 0);
     } else if (!worker->terminating) {
@@ -287,7 +317,7 @@ void worker_reload(struct worker *worker)
     if (pools_configure(worker->pools, config->pools, config->pool_count) < 0)
         log_error("out of memory: not all pools are as the configuration says; send SIGHUP again");
     scheduler_configure(worker->scheduler);
-    scheduler_wake(worker->scheduler);
+    scheduler_wake(worker->scheduler, NULL);
     log_info("configuration read again%s%s", config->path != NULL ? " from " : "",
              config->path != NULL ? config->path : "");
 }
@@ -306,7 +336,8 @@ static void close_rest(struct worker *worker)
     uv_close((uv_handle_t *)&worker->stop_timer, NULL);
     uv_close((uv_handle_t *)&worker->lag, NULL);
     nursery_close(worker->nursery, NULL, NULL);
-    broker_close(worker->broker, NULL, NULL);
+    for (size_t i = 0; i < worker->source_count; i++)
+        broker_close(worker->sources[i].broker, NULL, NULL);
 }
 
 /* Every entry is gone with its attempt; what is not, a successor's sweep needs. */
@@ -320,10 +351,17 @@ static void remove_journal(const struct worker *worker)
 
 static void on_unregistered(struct broker_req *req)
 {
-    struct worker *worker = req->data;
+    struct source *source = req->data;
+    struct worker *worker = source->worker;
+    bool all = true;
 
     if (req->status < 0)
         log_warn("the next worker will clean up: %s", req->err.msg);
+    source->registered = false;
+    for (size_t i = 0; i < worker->source_count; i++)
+        all &= !worker->sources[i].registered;
+    if (!all)
+        return;
     remove_journal(worker);
     close_rest(worker);
 }
@@ -331,16 +369,27 @@ static void on_unregistered(struct broker_req *req)
 static void on_pools_closed(void *arg)
 {
     struct worker *worker = arg;
-    static struct broker_req req; /* outlives everything; one worker a process */
 
-    req = (struct broker_req){ .op = BROKER_UNREGISTER, .done = on_unregistered, .data = worker };
-    broker_submit(worker->broker, &req);
+    for (size_t i = 0; i < worker->source_count; i++) {
+        struct source *source = &worker->sources[i];
+        source->unregister_req =
+            (struct broker_req){ .op = BROKER_UNREGISTER, .done = on_unregistered, .data = source };
+        broker_submit(source->broker, &source->unregister_req);
+    }
+}
+
+/* Are all brokers done with what they were asked that may bring work? */
+static bool is_quiet(const struct worker *worker)
+{
+    for (size_t i = 0; i < worker->source_count; i++)
+        if (worker->sources[i].recovering || worker->sources[i].renewing)
+            return false;
+    return !scheduler_asking(worker->scheduler) && list_empty(&worker->attempts);
 }
 
 void worker_check_done(struct worker *worker)
 {
-    if (worker->closing || !worker->registered || worker->recovering || worker->renewing ||
-        scheduler_asking(worker->scheduler) || !list_empty(&worker->attempts))
+    if (worker->closing || !worker->registered || !is_quiet(worker))
         return;
     if (!worker->stopping && !(worker->setup.drain && scheduler_drained(worker->scheduler)))
         return;
@@ -381,11 +430,46 @@ static void note_base(const struct worker *worker)
         log_debug("attempt", "write '%s': %s, ignoring", worker->setup.lock_path, strerror(errno));
 }
 
+static int open_sources(struct worker *worker, struct mandor_err *err)
+{
+    const struct worker_setup *setup = &worker->setup;
+
+    worker->sources = calloc(setup->broker_count, sizeof *worker->sources);
+    if (worker->sources == NULL)
+        return err_set(err, -ENOMEM, FAULT_HOST, "start worker");
+    for (size_t i = 0; i < setup->broker_count; i++) {
+        struct source *source = &worker->sources[i];
+        *source = (struct source){ .worker = worker,
+                                   .url = setup->brokers[i].url,
+                                   .name = setup->brokers[i].name,
+                                   .shared = broker_is_shared(setup->brokers[i].url),
+                                   .renewed_boot_ms = clock_boot_ms() };
+        int r = hash_new(&source->by_id);
+        if (r < 0)
+            return err_set(err, r, FAULT_HOST, "start worker");
+        r = broker_open(source->url, &worker->loop, true, &source->broker, err);
+        if (r < 0)
+            return r;
+        worker->source_count++;
+    }
+    return 0;
+}
+
+static int listen_to_sources(struct worker *worker, struct mandor_err *err)
+{
+    int r = 0;
+
+    for (size_t i = 0; i < worker->source_count && r == 0; i++)
+        r = broker_listen(worker->sources[i].broker, worker->setup.name, on_wake,
+                          &worker->sources[i], err);
+    return r;
+}
+
 static int start_parts(struct worker *worker, struct mandor_err *err)
 {
     const struct worker_setup *setup = &worker->setup;
     char scratch[4096];
-    int r = broker_open(setup->broker_url, &worker->loop, true, &worker->broker, err);
+    int r = open_sources(worker, err);
 
     if (r < 0)
         return r;
@@ -403,7 +487,6 @@ static int start_parts(struct worker *worker, struct mandor_err *err)
     note_base(worker);
     if ((r = filter_pool_new(&worker->loop, (size_t)worker->config->buffer_max_bytes,
                              &worker->filters)) < 0 ||
-        (r = hash_new(&worker->by_id)) < 0 ||
         (r = env_passed(worker->config->env_pass, &worker->env_pass)) < 0 ||
         (r = pools_new(&worker->loop, worker->nursery, worker->env_pass, &worker->pools)) < 0 ||
         (r = pools_configure(worker->pools, worker->config->pools, worker->config->pool_count)) <
@@ -418,25 +501,29 @@ static int start_parts(struct worker *worker, struct mandor_err *err)
     worker->progress = progress_new(worker);
     if ((r = live_server_new(worker, &worker->live, err)) < 0)
         return r;
-    return broker_listen(worker->broker, setup->name, on_wake, worker, err);
+    return listen_to_sources(worker, err);
 }
 
-/* The queues that this worker serves, as JSON; [] = all. */
-static char *queues_text(const struct worker *worker)
+/* The queues of source that this worker serves, as JSON; [] = all. */
+static char *queues_text(struct worker *worker, const struct source *source)
 {
     SCOPED_JSON *names = json_array();
     const struct worker_setup *setup = &worker->setup;
+    size_t count = setup->queue_count > 0 ? setup->queue_count : worker->config->queue_count;
 
-    for (size_t i = 0; i < setup->queue_count; i++)
-        (void)json_array_append_new(names, json_string(setup->queues[i]));
-    for (size_t i = 0; setup->queue_count == 0 && i < worker->config->queue_count; i++)
-        (void)json_array_append_new(names, json_string(worker->config->queues[i].name));
+    for (size_t i = 0; i < count; i++) {
+        const char *name =
+            setup->queue_count > 0 ? setup->queues[i] : worker->config->queues[i].name;
+        if (source_of_queue(worker, name) == source)
+            (void)json_array_append_new(names, json_string(name));
+    }
     return json_text(names);
 }
 
-static int register_worker(struct worker *worker, struct mandor_err *err)
+static int register_at(struct source *source, struct mandor_err *err)
 {
-    SCOPED_FREE char *queues = queues_text(worker);
+    struct worker *worker = source->worker;
+    SCOPED_FREE char *queues = queues_text(worker, source);
     SCOPED_FREE char *base = base_text(worker);
     struct broker_req req = { .op = BROKER_REGISTER };
 
@@ -447,13 +534,22 @@ static int register_worker(struct worker *worker, struct mandor_err *err)
     req.reg.containment = base;
     req.reg.queues = queues;
     req.reg.lease_ms = worker->config->lease_ms;
-    int r = broker_wait(worker->broker, &req);
-    if (r < 0) {
+    int r = broker_wait(source->broker, &req);
+    if (r < 0)
         *err = req.err;
-        return r;
-    }
-    worker->registered = true;
-    return 0;
+    else
+        source->registered = true;
+    return r;
+}
+
+static int register_worker(struct worker *worker, struct mandor_err *err)
+{
+    int r = 0;
+
+    for (size_t i = 0; i < worker->source_count && r == 0; i++)
+        r = register_at(&worker->sources[i], err);
+    worker->registered = r == 0;
+    return r;
 }
 
 static void init_handles(struct worker *worker)
@@ -472,9 +568,14 @@ static void announce(struct worker *worker)
 {
     const struct contain_host *host = nursery_host(worker->nursery);
 
+    SCOPED_BUF brokers = { 0 };
+
+    for (size_t i = 0; i < worker->source_count; i++)
+        if (buf_addf(&brokers, "%s%s", i > 0 ? ", " : "", worker->sources[i].name) < 0)
+            break;
     log_info("worker %s: %" PRId64 " at a time, containment %s, broker %s", worker->setup.name,
              scheduler_concurrency(worker->scheduler), spec_containment_name(host->automatic),
-             worker->setup.broker_name);
+             brokers.data != NULL ? brokers.data : "?");
     (void)notify_send("READY=1");
 }
 
@@ -492,7 +593,6 @@ int worker_run(const struct worker_setup *setup)
     worker->config = setup->config;
     sink_settings_set(&worker->config->sinks);
     worker->random = (uint64_t)clock_mono_ns() ^ ((uint64_t)getpid() << 32) ^ 0x9e3779b97f4a7c15u;
-    worker->renewed_boot_ms = clock_boot_ms();
     list_init(&worker->attempts);
     init_handles(worker);
 
@@ -503,14 +603,16 @@ int worker_run(const struct worker_setup *setup)
     announce(worker);
     (void)uv_timer_start(&worker->tick, on_tick, TICK_MS, TICK_MS);
     worker_recover(worker);
-    scheduler_wake(worker->scheduler);
+    scheduler_wake(worker->scheduler, NULL);
     (void)uv_run(&worker->loop, UV_RUN_DEFAULT);
     (void)unlink(worker->setup.lock_path); /* last: it leads to everything else that we made */
 
     worker->scheduler = scheduler_free(worker->scheduler);
     worker->progress = progress_free(worker->progress);
     worker->live = live_server_free(worker->live);
-    worker->by_id = hash_free(worker->by_id);
+    for (size_t i = 0; i < worker->source_count; i++)
+        worker->sources[i].by_id = hash_free(worker->sources[i].by_id);
+    free(worker->sources);
     env_free(worker->env_pass);
     sink_settings_set(NULL);
     config_free(worker->config);

@@ -26,8 +26,13 @@ struct progress;
 struct worker_setup {
     struct config *config;   /* owned by the worker: SIGHUP replaces it */
     const char *config_path; /* as given, NULL = searched */
-    const char *broker_url;
-    const char *broker_name; /* the same for people: the default's path is filled in */
+    /* The brokers of the served queues, each once.  The first one's data_dir is where this worker keeps its files. */
+    const struct worker_broker {
+        const char *url;
+        const char *name; /* the same for people: the default's path is filled in, no password */
+    } * brokers;
+    size_t broker_count;
+    const char *main_url; /* of queues whose configuration names no broker */
     const char *name;        /* unique: <host>-<pid>-<random> */
     const char *data_dir;
     const char *lock_path;     /* liveness lock, held already (shared with the guard) */
@@ -39,11 +44,24 @@ struct worker_setup {
     int guard_fd;
 };
 
+/* One broker, and what the worker holds of it. */
+struct source {
+    struct worker *worker;
+    const char *url, *name;
+    struct broker *broker;
+    bool shared;        /* others can write there: jobs run only what the configuration says */
+    struct hash *by_id; /* job id → its newest attempt */
+    bool registered, renewing, recovering;
+    int64_t renewed_boot_ms; /* when the last successful renewal was asked for */
+    struct broker_req recover_req, unregister_req;
+};
+
 struct worker {
     struct worker_setup setup;
     struct config *config;
     uv_loop_t loop;
-    struct broker *broker;
+    struct source *sources;
+    size_t source_count;
     struct nursery *nursery;
     struct filter_pool *filters;
     struct pools *pools;
@@ -54,7 +72,6 @@ struct worker {
     struct progress *progress;
 
     struct list attempts; /* all that are leased, running or settling */
-    struct hash *by_id;   /* job id → its newest attempt */
     size_t settling;      /* attempts that hold no slot any more */
 
     bool stopping;    /* no more leases; running jobs may end */
@@ -65,10 +82,6 @@ struct worker {
     uv_prepare_t lag;
     uint64_t lag_last_ns, lag_idle_ns;
     uv_signal_t signals[6];
-    struct broker_req recover_req;
-    bool recovering;
-    bool renewing;
-    int64_t renewed_boot_ms; /* when the last successful renewal was asked for */
     int64_t
         complain_at_ms; /* broker thread: the next time that a takeover that does not come about is told of */
     bool registered, closing;
@@ -81,8 +94,12 @@ int worker_run(const struct worker_setup *setup);
 void worker_check_done(struct worker *worker);
 /* An attempt's phase changed: tell the broker of all that last longer than a moment. */
 void worker_note_phases(struct worker *worker);
-/* Ask the broker to make due jobs ready and to take over from dead workers; then lease. */
+/* Ask the brokers to make due jobs ready and to take over from dead workers; then lease. */
 void worker_recover(struct worker *worker);
+/* The newest attempt of a job, whichever broker it is of; NULL = not here. */
+struct attempt *worker_attempt(const struct worker *worker, const char *id);
+/* The broker of a queue; NULL when it is not one of ours (a reload named it). */
+struct source *source_of_queue(struct worker *worker, const char *queue);
 double worker_random01(struct worker *worker);
 
 /* ---- signals.c ---- */
@@ -92,7 +109,7 @@ void worker_stop(struct worker *worker); /* what SIGTERM does: each call is one 
 void worker_reload(struct worker *worker);
 
 /* ---- renew.c: leases are kept, lost ones are acted upon ---- */
-void renew_ask(struct worker *worker);
-void renew_check_expiry(struct worker *worker);
+void renew_ask(struct source *source);
+void renew_check_expiry(struct source *source);
 
 #endif

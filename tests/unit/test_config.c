@@ -138,7 +138,7 @@ static const struct {
       "'thread'" },
     { "python:\n  runtimes:\n    d: {hash_seed: x}\n",
       "mandor.yaml:3: python.runtimes.d.hash_seed: 'x' is no number, expected a whole number" },
-    { "queues:\n  t: {executor: exec}\n", "mandor.yaml:2: queues.t.executor: unknown key" },
+    { "queues:\n  t: {executors: exec}\n", "mandor.yaml:2: queues.t.executors: unknown key, did you mean 'executor'?" },
     { "queues:\n  t: {unique: x}\n",
       "mandor.yaml:2: queues.t.unique: belongs to a job, not to a queue" },
     { "queues:\n  t: {limits.memory: 1G}\n", "mandor.yaml:2: queues.t.limits.memory: unknown key" },

@@ -50,7 +50,12 @@ static void init(struct worker *worker)
     *worker = (struct worker){ .setup.concurrency = 1 };
     ck_assert_int_eq(config_parse("test", "", 0, &worker->config, &err), 0);
     ck_assert_int_eq(uv_loop_init(&worker->loop), 0);
-    ck_assert_int_eq(hash_new(&worker->by_id), 0);
+    static struct source source;
+    source = (struct source){ .worker = worker, .url = "sqlite:" };
+    ck_assert_int_eq(hash_new(&source.by_id), 0);
+    worker->sources = &source;
+    worker->source_count = 1;
+    worker->setup.main_url = "sqlite:";
     list_init(&worker->attempts);
     ck_assert_int_eq(scheduler_new(worker, &worker->scheduler), 0);
 }
@@ -61,7 +66,7 @@ static void done(struct worker *worker)
     (void)uv_run(&worker->loop, UV_RUN_DEFAULT);
     worker->scheduler = scheduler_free(worker->scheduler);
     ck_assert_int_eq(uv_loop_close(&worker->loop), 0);
-    worker->by_id = hash_free(worker->by_id);
+    worker->sources[0].by_id = hash_free(worker->sources[0].by_id);
     worker->config = config_free(worker->config);
 }
 
@@ -76,7 +81,7 @@ static struct broker_req *lease_request(struct worker *worker)
  * text is none. */
 static void lease_some(struct worker *worker, size_t count, const char *const *ids, size_t started)
 {
-    scheduler_wake(worker->scheduler);
+    scheduler_wake(worker->scheduler, NULL);
     struct broker_req *req = lease_request(worker);
     ck_assert_ptr_nonnull(req);
     for (size_t i = 0; i < count; i++)
@@ -98,7 +103,7 @@ static void lease(struct worker *worker, size_t count, const char *const *ids)
 
 static struct attempt *attempt_of(struct worker *worker, const char *id)
 {
-    struct attempt *attempt = hash_gets(worker->by_id, id);
+    struct attempt *attempt = hash_gets(worker->sources[0].by_id, id);
 
     ck_assert_ptr_nonnull(attempt);
     return attempt;
@@ -114,7 +119,7 @@ TEST(a_lease_that_is_lost_before_its_start_is_not_started_later)
     ck_assert_int_eq(attempt_of(&worker, "2")->state, ATTEMPT_LEASED);
 
     attempt_stop(attempt_of(&worker, "2"), CAUSE_LOST_LEASE, 0, "lease lost");
-    ck_assert_ptr_null(hash_gets(worker.by_id, "2"));
+    ck_assert_ptr_null(hash_gets(worker.sources[0].by_id, "2"));
     answer(BROKER_START, -ESTALE); /* a slot is free: there is nobody to take it */
     ck_assert_uint_eq(scheduler_active(worker.scheduler), 0);
     ck_assert(list_empty(&worker.attempts));
@@ -131,14 +136,14 @@ TEST(what_waits_too_long_is_given_back_once)
 
     init(&worker);
     lease(&worker, 2, (const char *const[]){ "1", "2" });
-    scheduler_give_back(worker.scheduler, 0);
+    scheduler_give_back(worker.scheduler, NULL, 0);
     struct broker_req *req = asked[BROKER_GIVE_BACK];
     ck_assert_ptr_nonnull(req);
     ck_assert_uint_eq(req->give_back.count, 1);
     ck_assert_str_eq(req->give_back.refs[0].id, "2");
     answer(BROKER_GIVE_BACK, 0);
 
-    scheduler_give_back(worker.scheduler, 0);
+    scheduler_give_back(worker.scheduler, NULL, 0);
     ck_assert_ptr_null(asked[BROKER_GIVE_BACK]);
     answer(BROKER_START, -ESTALE);
     ck_assert_uint_eq(scheduler_active(worker.scheduler), 0);
@@ -151,7 +156,7 @@ TEST(what_a_lease_has_started_runs_at_once_and_makes_room_for_the_next_request)
 
     init(&worker);
     starts = true;
-    scheduler_wake(worker.scheduler);
+    scheduler_wake(worker.scheduler, NULL);
     struct broker_req *req = lease_request(&worker);
     ck_assert_ptr_nonnull(req);
     ck_assert_uint_eq(req->lease.want, 1); /* one slot, and nothing ahead of it */
@@ -183,7 +188,7 @@ TEST(no_slot_is_promised_twice)
     starts = true;
     lease(&worker, 2, (const char *const[]){ "1", "2" }); /* a broker that started none of them */
     ck_assert_uint_eq(scheduler_active(worker.scheduler), 2);
-    scheduler_wake(worker.scheduler);
+    scheduler_wake(worker.scheduler, NULL);
     struct broker_req *req = lease_request(&worker);
     ck_assert_ptr_nonnull(req);
     ck_assert_uint_eq(req->lease.want, 1);
