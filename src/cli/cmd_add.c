@@ -85,8 +85,7 @@ static const struct config_queue *queue_of(const struct adder *adder, const json
 /* Data alone are enough where something says what is run with them: on a shared broker the worker's configuration, else ours. */
 static int check_said(const struct adder *adder, const json_t *job, struct mandor_err *err)
 {
-    const struct binding binding =
-        config_binding(adder->client->config, queue_of(adder, job));
+    const struct binding binding = config_binding(adder->client->config, queue_of(adder, job));
 
     if (json_object_get(job, "data") == NULL || json_object_get(job, "exec") != NULL ||
         json_object_get(job, "pool") != NULL || json_object_get(job, "python") != NULL ||

@@ -223,8 +223,7 @@ int cmd_work(struct cli *cli)
     setup.drain = cli_flag(cli, "drain");
     setup.progress = isatty(STDERR_FILENO) != 0;
 
-    if (prepare_brokers(&setup, &data_dir, &err) < 0 ||
-        make_name(name, sizeof name, &err) < 0 ||
+    if (prepare_brokers(&setup, &data_dir, &err) < 0 || make_name(name, sizeof name, &err) < 0 ||
         take_lock(data_dir, name, lock_path, sizeof lock_path, &err) < 0)
         return failed(cli, config, brokers, &err);
     setup.data_dir = data_dir;

@@ -1142,7 +1142,8 @@ static int check_queues(const struct place *place, const struct config *config)
         if (r < 0)
             return failed(&inner, r, &why);
         if (queue->runtime != NULL && runtime_of(config, queue->runtime) == NULL)
-            return bad(&inner, "runtime: there is no '%.60s' below python.runtimes", queue->runtime);
+            return bad(&inner, "runtime: there is no '%.60s' below python.runtimes",
+                       queue->runtime);
     }
     return 0;
 }

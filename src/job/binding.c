@@ -7,8 +7,9 @@
 
 /* Job options that a message from a shared broker may bring: they say when and how often, never what, where or as whom. */
 static const char *const harmless[] = {
-    "queue",   "priority",     "delay",     "unique", "attempts",
-    "backoff", "idle_timeout", "timeout",   "no_retry_exit_codes",
+    "queue",        "priority", "delay",
+    "unique",       "attempts", "backoff",
+    "idle_timeout", "timeout",  "no_retry_exit_codes",
 };
 
 static bool is_among(const char *const *list, size_t count, const char *key)
@@ -107,7 +108,8 @@ static const char *own_value(const struct binding_place *place, const char *name
 
 /* Append what {name} stands for. */
 static int add_placeholder(struct buf *buf, const char *name, size_t len, const json_t *data,
-                           const struct binding_place *place, bool *ret_safe, struct mandor_err *err)
+                           const struct binding_place *place, bool *ret_safe,
+                           struct mandor_err *err)
 {
     const char *own = own_value(place, name, len);
 
@@ -117,10 +119,10 @@ static int add_placeholder(struct buf *buf, const char *name, size_t len, const 
     }
     const json_t *value = find(data, name + 4, len - 4);
     if (value == NULL || json_is_null(value))
-        return err_set(
-            err, -EINVAL, FAULT_JOB,
-            "the job's data have no '%.*s', which the command of its queue asks for",
-            (int)MIN(len > 5 ? len - 5 : strlen("value"), (size_t)80), len > 5 ? name + 5 : "value");
+        return err_set(err, -EINVAL, FAULT_JOB,
+                       "the job's data have no '%.*s', which the command of its queue asks for",
+                       (int)MIN(len > 5 ? len - 5 : strlen("value"), (size_t)80),
+                       len > 5 ? name + 5 : "value");
     int r = add_value(buf, value, ret_safe, err);
     return r < 0 ? err_wrap(err, r, "{%.*s}", (int)MIN(len, (size_t)80), name) : 0;
 }
@@ -133,12 +135,14 @@ static int placeholder(const char *text, size_t *ret_len, struct mandor_err *err
 
     *ret_len = len;
     if (name[len] != '}')
-        return err_set(err, -EINVAL, FAULT_CALLER, "'%.40s' has no end, expected {data.NAME}, or {{ for a brace", text);
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "'%.40s' has no end, expected {data.NAME}, or {{ for a brace", text);
     bool dots = len > 4 && (name[len - 1] == '.' || memmem(name, len, "..", 2) != NULL);
     const struct binding_place any = { "", "", "" };
     if (dots || (!is_data(name, len) && own_value(&any, name, len) == NULL))
         return err_set(err, -EINVAL, FAULT_CALLER,
-                       "unknown placeholder '%.*s', expected {data}, {data.NAME}, {id}, {queue} or {name}, or {{ for a brace",
+                       "unknown placeholder '%.*s', expected {data}, {data.NAME}, {id}, {queue} or "
+                       "{name}, or {{ for a brace",
                        (int)MIN(len + 2, (size_t)60), text);
     return 0;
 }
@@ -174,7 +178,9 @@ static int fill_word(const char *word, const json_t *data, const struct binding_
     }
     if (!first_safe && !after_dashes && ret->data[0] == '-' && ret->len > 1)
         return err_set(err, -EINVAL, FAULT_JOB,
-                       "'%.60s' would be taken for an option: a value may not begin with '-' where '%.60s' begins", ret->data, word);
+                       "'%.60s' would be taken for an option: a value may not begin with '-' where "
+                       "'%.60s' begins",
+                       ret->data, word);
     return 0;
 }
 
@@ -215,7 +221,8 @@ static int check_template(const char *const *command, struct mandor_err *err)
         }
     return command[0][0] == '{' && command[0][1] != '{'
                ? err_set(err, -EINVAL, FAULT_CALLER,
-                         "command: the program itself cannot come from a message, expected its name first")
+                         "command: the program itself cannot come from a message, expected its "
+                         "name first")
                : 0;
 }
 
@@ -244,17 +251,22 @@ int binding_check(const struct binding *binding, struct mandor_err *err)
 
     if (kinds > 1)
         return err_set(err, -EINVAL, FAULT_CALLER,
-                       "more than one thing to run, expected one of 'command', 'pool', and 'code' or 'runtime'");
+                       "more than one thing to run, expected one of 'command', 'pool', and 'code' "
+                       "or 'runtime'");
     if (is_executor(binding, "exec") && (kinds - (binding->command != NULL) > 0 ||
                                          (binding->command == NULL && !binding->allow_exec)))
-        return err_set(err, -EINVAL, FAULT_CALLER, "executor: exec needs 'command' (or 'allow_exec: true') and neither pool nor code");
+        return err_set(
+            err, -EINVAL, FAULT_CALLER,
+            "executor: exec needs 'command' (or 'allow_exec: true') and neither pool nor code");
     if (is_executor(binding, "pool") && binding->pool == NULL)
         return err_set(err, -EINVAL, FAULT_CALLER, "executor: pool needs 'pool', the name of one");
     if (is_executor(binding, "python") && (binding->command != NULL || binding->pool != NULL))
-        return err_set(err, -EINVAL, FAULT_CALLER, "executor: python goes with neither command nor pool");
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "executor: python goes with neither command nor pool");
     if (runs_python(binding) && binding->python_open && binding->code == NULL)
         return err_set(err, -EINVAL, FAULT_CALLER,
-                       "runtime: it has no sandbox, so its code cannot come from messages: expected 'code: FILE', or a runtime with "
+                       "runtime: it has no sandbox, so its code cannot come from messages: "
+                       "expected 'code: FILE', or a runtime with "
                        "sandbox: strict");
     return binding->command != NULL ? check_template(binding->command, err) : 0;
 }
@@ -263,23 +275,31 @@ int binding_check(const struct binding *binding, struct mandor_err *err)
 static int python_job(const struct binding *binding, const json_t *given, const json_t *data,
                       json_t **ret, struct mandor_err *err)
 {
-    const json_t *code = json_object_get(given, "code"), *runtime = json_object_get(given, "runtime");
+    const json_t *code = json_object_get(given, "code"),
+                 *runtime = json_object_get(given, "runtime");
     const json_t *params = given != NULL ? json_object_get(given, "params") : NULL;
     SCOPED_JSON *python = json_object();
 
     if (binding->code != NULL && code != NULL && data == NULL)
-        return err_set(err, -EINVAL, FAULT_JOB, "python.code: the queue has a program of its own ('code' in its configuration)");
+        return err_set(
+            err, -EINVAL, FAULT_JOB,
+            "python.code: the queue has a program of its own ('code' in its configuration)");
     if (binding->code == NULL && !json_is_string(code))
-        return err_set(err, -EINVAL, FAULT_JOB, "no program: expected 'code' in the job's data, a text");
-    if (binding->runtime != NULL && json_is_string(runtime) && !str_eq(json_string_value(runtime), binding->runtime))
-        return err_set(err, -EINVAL, FAULT_JOB, "python.runtime: jobs of this queue run in '%s', not in '%.60s'", binding->runtime,
-                       json_string_value(runtime));
+        return err_set(err, -EINVAL, FAULT_JOB,
+                       "no program: expected 'code' in the job's data, a text");
+    if (binding->runtime != NULL && json_is_string(runtime) &&
+        !str_eq(json_string_value(runtime), binding->runtime))
+        return err_set(err, -EINVAL, FAULT_JOB,
+                       "python.runtime: jobs of this queue run in '%s', not in '%.60s'",
+                       binding->runtime, json_string_value(runtime));
     if (binding->code != NULL && data != NULL) /* all of the data are the program's */
         params = data;
-    json_t *own = binding->runtime != NULL ? json_string(binding->runtime) : json_incref((json_t *)(uintptr_t)runtime);
+    json_t *own = binding->runtime != NULL ? json_string(binding->runtime)
+                                           : json_incref((json_t *)(uintptr_t)runtime);
     json_t *packages = binding->code == NULL ? json_object_get(given, "packages") : NULL;
-    int r = json_object_set_new(python, "code", binding->code != NULL ? json_string(binding->code)
-                                                                      : json_incref((json_t *)(uintptr_t)code));
+    int r = json_object_set_new(python, "code",
+                                binding->code != NULL ? json_string(binding->code)
+                                                      : json_incref((json_t *)(uintptr_t)code));
     if (r == 0 && params != NULL)
         r = json_object_set(python, "params", (json_t *)(uintptr_t)params);
     if (r == 0 && packages != NULL)
@@ -315,8 +335,9 @@ static int bind(const struct binding *binding, json_t *job, const json_t *data,
             r = no_memory(err);
     } else {
         r = err_set(err, -EINVAL, FAULT_JOB,
-                    "queue '%s' is not bound: its configuration must say what its jobs run ('command', 'pool' or 'code')%s", place->queue,
-                    binding->allow_exec ? ", or the job must ('exec')" : "");
+                    "queue '%s' is not bound: its configuration must say what its jobs run "
+                    "('command', 'pool' or 'code')%s",
+                    place->queue, binding->allow_exec ? ", or the job must ('exec')" : "");
     }
     return r;
 }
@@ -326,7 +347,9 @@ static int bind(const struct binding *binding, json_t *job, const json_t *data,
 static int refuse_exec(const struct binding_place *place, struct mandor_err *err)
 {
     return err_set(err, -EACCES, FAULT_CALLER,
-                   "queue '%s' takes no command from a shared broker: bind it with 'command', or set 'allow_exec: true'", place->queue);
+                   "queue '%s' takes no command from a shared broker: bind it with 'command', or "
+                   "set 'allow_exec: true'",
+                   place->queue);
 }
 
 /* Everything harmless of job, without what to run. */
@@ -335,13 +358,13 @@ static int copy_harmless(const json_t *job, json_t *ret, struct mandor_err *err)
     const char *key;
     json_t *value;
 
-    json_object_foreach((json_t *)(uintptr_t)job, key, value)
-    {
+    json_object_foreach((json_t *)(uintptr_t)job, key, value) {
         if (str_eq(key, "data") || str_eq(key, "pool") || str_eq(key, "python"))
             continue;
         if (!is_among(harmless, ARRAY_LEN(harmless), key))
             return err_set(err, -EINVAL, FAULT_JOB,
-                           "'%.60s' cannot come from a shared broker: set it on the queue in the worker's configuration, or 'allow_exec: true' there",
+                           "'%.60s' cannot come from a shared broker: set it on the queue in the "
+                           "worker's configuration, or 'allow_exec: true' there",
                            key);
         if (json_object_set(ret, key, value) < 0)
             return no_memory(err);
@@ -354,8 +377,7 @@ json_t *binding_harmless(const json_t *defaults)
     json_t *kept = json_object(), *value;
     const char *key;
 
-    json_object_foreach((json_t *)(uintptr_t)defaults, key, value)
-    {
+    json_object_foreach((json_t *)(uintptr_t)defaults, key, value) {
         if (is_among(harmless, ARRAY_LEN(harmless), key) && json_object_set(kept, key, value) < 0) {
             json_decref(kept);
             return NULL;
@@ -375,12 +397,16 @@ static int shared_job(const struct binding *binding, const json_t *job, const js
     if (r < 0)
         return r;
     if (pool != NULL && (binding->pool == NULL || !str_eq(pool, binding->pool)))
-        return err_set(err, -EACCES, FAULT_CALLER, "queue '%s' does not hand jobs to pool '%.60s': its configuration must say 'pool: %.60s'",
+        return err_set(err, -EACCES, FAULT_CALLER,
+                       "queue '%s' does not hand jobs to pool '%.60s': its configuration must say "
+                       "'pool: %.60s'",
                        place->queue, pool, pool);
     if (python == NULL)
         return bind(binding, ret, data, place, err);
     if (!runs_python(binding))
-        return err_set(err, -EACCES, FAULT_CALLER, "queue '%s' runs no Python: its configuration must say 'executor: python'", place->queue);
+        return err_set(err, -EACCES, FAULT_CALLER,
+                       "queue '%s' runs no Python: its configuration must say 'executor: python'",
+                       place->queue);
     r = python_job(binding, python, NULL, &what, err);
     return r < 0 ? r : json_object_set_new(ret, "python", what) < 0 ? no_memory(err) : 0;
 }
@@ -416,8 +442,8 @@ int binding_job(const struct binding *binding, const json_t *job, bool shared,
     return r;
 }
 
-int binding_data(const struct binding *binding, const json_t *data, const struct binding_place *place,
-                 json_t **ret, struct mandor_err *err)
+int binding_data(const struct binding *binding, const json_t *data,
+                 const struct binding_place *place, json_t **ret, struct mandor_err *err)
 {
     SCOPED_JSON *job = json_object();
     bool exec = json_object_get(data, "exec") != NULL;

@@ -32,7 +32,7 @@ struct binding {
     const char *runtime;        /* of Python; NULL = the message's, else default */
     const char *code;           /* Python program; NULL = the message's */
     bool allow_exec;            /* messages may bring a command, and every job option with it */
-    bool python_open;           /* the runtime runs without a sandbox: then code never comes from a message */
+    bool python_open; /* the runtime runs without a sandbox: then code never comes from a message */
 };
 
 /* What a message is for, for placeholders and for errors. */
@@ -59,13 +59,15 @@ MUST_CHECK int binding_job(const struct binding *binding, const json_t *job, boo
 /* The job for bare data of a shared broker (a BullMQ job's, a stream entry's `data`), to be merged into by the caller: only what to run is in
  * it.  With allow_exec, data that hold a command ("exec") are the job, unknown keys left out. */
 MUST_CHECK int binding_data(const struct binding *binding, const json_t *data,
-                            const struct binding_place *place, json_t **ret, struct mandor_err *err);
+                            const struct binding_place *place, json_t **ret,
+                            struct mandor_err *err);
 
 /* Those of a queue's defaults that a message may bring: what `mandor add` fills in for a shared broker.  New reference or NULL. */
 json_t *binding_harmless(const json_t *defaults);
 
 /* One template filled: array of arguments.  For tests and tools. */
 MUST_CHECK int binding_fill(const char *const *command, const json_t *data,
-                            const struct binding_place *place, json_t **ret, struct mandor_err *err);
+                            const struct binding_place *place, json_t **ret,
+                            struct mandor_err *err);
 
 #endif

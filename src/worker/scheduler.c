@@ -14,7 +14,7 @@
 struct squeue {
     char *name;
     struct source *source; /* the broker that has it */
-    size_t limit; /* slots of this queue; SIZE_MAX = none of its own */
+    size_t limit;          /* slots of this queue; SIZE_MAX = none of its own */
     double weight, pass;
     size_t active;      /* attempts that hold a slot */
     struct list leased; /* attempts that wait for one, oldest first */
@@ -29,7 +29,8 @@ struct feed {
     struct broker_req req;
     bool asking, ask_again, full_quota;
     bool wanted, shares; /* a request is due at the end of this turn, and for which part */
-    bool failing; /* the last request did */
+    bool blocked;        /* it found all room promised to other brokers: first when that is over */
+    bool failing;        /* the last request did */
     bool dry; /* the broker had less than we wanted: only a wake-up makes it worth asking again */
     bool drained;
     size_t coming, coming_started; /* asked for, so that no other feed counts on the same slots */
@@ -128,7 +129,8 @@ static void name_queues(struct scheduler *scheduler)
         struct source *source = source_of_queue(scheduler->worker, name);
         struct squeue *queue = source != NULL ? obtain(scheduler, source, name) : NULL;
         if (source == NULL)
-            log_error("queue '%s' is not served: its broker is new, and that needs a restart", name);
+            log_error("queue '%s' is not served: its broker is new, and that needs a restart",
+                      name);
         if (queue == NULL)
             continue;
         queue->named = true;
@@ -219,7 +221,8 @@ static size_t free_slots(size_t limit, size_t active, size_t leased)
 }
 
 /* Each queue's share of want by weight first; a second request takes what the others left. */
-static size_t choose_queues(struct scheduler *scheduler, struct feed *feed, size_t want, bool shares)
+static size_t choose_queues(struct scheduler *scheduler, struct feed *feed, size_t want,
+                            bool shares)
 {
     double weights = 0;
     size_t count = 0;
@@ -299,6 +302,14 @@ static void keep(struct feed *feed, struct lease *lease)
         attempt_run_started(attempt);
 }
 
+/* An answer is here: who found no room may look again. */
+static void unblock(struct scheduler *scheduler)
+{
+    for (size_t i = 0; i < scheduler->feed_count; i++)
+        if (scheduler->feeds[i].blocked)
+            (void)uv_idle_start(&scheduler->turn, on_turn);
+}
+
 static void on_leased(struct broker_req *req)
 {
     struct feed *feed = req->data;
@@ -313,6 +324,7 @@ static void on_leased(struct broker_req *req)
     if (req->status < 0) {
         feed->dry = true; /* the next tick tries again */
         log_warn("%s", req->err.msg);
+        unblock(scheduler);
         return;
     }
     feed->drained = req->lease.drained;
@@ -333,6 +345,7 @@ static void on_leased(struct broker_req *req)
     } else {
         scheduler_kick(scheduler);
     }
+    unblock(scheduler);
     worker_check_done(worker);
 }
 
@@ -341,6 +354,10 @@ static void ask(struct feed *feed, bool shares)
     struct scheduler *scheduler = feed->scheduler;
     size_t want = room(scheduler, feed);
 
+    feed->blocked = want == 0 && coming(scheduler, false) > 0;
+    feed->wanted = feed->blocked;
+    if (feed->blocked)
+        return;
     feed->ask_again = false;
     if (want == 0 || scheduler->worker->closing)
         return;
@@ -374,11 +391,13 @@ static void on_turn(uv_idle_t *turn)
     OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
     (void)uv_idle_stop(turn);
     scheduler->first_feed++; /* each in its turn comes first to the free slots */
-    for (size_t i = 0; i < scheduler->feed_count; i++) {
+    for (size_t i = 0; i < 2 * scheduler->feed_count; i++) {
         struct feed *feed = &scheduler->feeds[(scheduler->first_feed + i) % scheduler->feed_count];
-        if (feed->wanted && !feed->asking)
+        bool first = i < scheduler->feed_count; /* the first round is of those that were blocked */
+        if (feed->asking)
+            feed->wanted = false; /* its answer sees to what follows */
+        if (feed->wanted && (!first || feed->blocked))
             ask(feed, feed->shares);
-        feed->wanted = false;
     }
     if (!scheduler_asking(scheduler)) /* it may have been all that was waited for */
         worker_check_done(scheduler->worker);
@@ -441,7 +460,8 @@ void scheduler_kick(struct scheduler *scheduler)
     /* Ask early enough that slots do not run dry, and late enough that many jobs share a transaction. */
     for (size_t i = 0; i < scheduler->feed_count; i++) {
         struct feed *feed = &scheduler->feeds[i];
-        if (!is_asking(feed) && scheduler->leased <= ahead(scheduler, feed->source) / 2 && !feed->dry)
+        if (!is_asking(feed) && scheduler->leased <= ahead(scheduler, feed->source) / 2 &&
+            !feed->dry)
             ask_soon(feed, true);
     }
 }
@@ -563,9 +583,9 @@ int scheduler_new(struct worker *worker, struct scheduler **ret)
         return -ENOMEM;
     }
     for (; scheduler->feed_count < worker->source_count; scheduler->feed_count++)
-        scheduler->feeds[scheduler->feed_count] = (struct feed){
-            .scheduler = scheduler, .source = &worker->sources[scheduler->feed_count]
-        };
+        scheduler->feeds[scheduler->feed_count] =
+            (struct feed){ .scheduler = scheduler,
+                           .source = &worker->sources[scheduler->feed_count] };
     scheduler->magic = SCHEDULER_MAGIC;
     scheduler->worker = worker;
     (void)uv_timer_init(&worker->loop, &scheduler->due);

@@ -33,7 +33,7 @@ struct worker_setup {
     } * brokers;
     size_t broker_count;
     const char *main_url; /* of queues whose configuration names no broker */
-    const char *name;        /* unique: <host>-<pid>-<random> */
+    const char *name;     /* unique: <host>-<pid>-<random> */
     const char *data_dir;
     const char *lock_path;     /* liveness lock, held already (shared with the guard) */
     const char *const *queues; /* --queue; NULL = the configuration's, or all */

@@ -29,12 +29,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             abort();
         char *word = NULL;
         size_t len;
-        if (json_bytes_get(json_array_get(argv, 1), &word, &len, NULL) < 0 || memchr(word, '\0', len) != NULL)
+        if (json_bytes_get(json_array_get(argv, 1), &word, &len, NULL) < 0 ||
+            memchr(word, '\0', len) != NULL)
             abort();
         free(word);
     }
     if (sound && binding_job(&binding, json, true, &place, &job, NULL) == 0 &&
-        (json_object_get(job, "exec") == NULL || json_object_get(job, "env") != NULL || json_object_get(job, "stdout") != NULL))
+        (json_object_get(job, "exec") == NULL || json_object_get(job, "env") != NULL ||
+         json_object_get(job, "stdout") != NULL))
         abort();
     json_decref(job);
     json_decref(argv);

@@ -97,7 +97,8 @@ TEST(a_value_that_is_missing_or_would_be_an_option_is_refused)
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         SCOPED_JSON *data = parse(rows[i].data), *argv = NULL;
         struct mandor_err err = { 0 };
-        ck_assert_int_eq(binding_fill(words("p", rows[i].word, NULL), data, &place, &argv, &err), -EINVAL);
+        ck_assert_int_eq(binding_fill(words("p", rows[i].word, NULL), data, &place, &argv, &err),
+                         -EINVAL);
         ck_assert_msg(strstr(err.msg, rows[i].why) != NULL, "%s: %s", rows[i].word, err.msg);
     }
     SCOPED_JSON *data = parse("{\"x\": \"-rf\"}"), *argv = NULL;
@@ -108,8 +109,10 @@ END_TEST
 TEST(templates_and_keys_that_contradict_each_other_are_refused)
 {
     const char *const good[] = { "p", "{data.x}", NULL }, *const open[] = { "p", "{data.x", NULL },
-                      *const unknown[] = { "p", "{date}", NULL }, *const program[] = { "{data.p}", NULL },
-                      *const dots[] = { "p", "{data..x}", NULL }, *const last[] = { "p", "{data.}", NULL };
+                      *const unknown[] = { "p", "{date}", NULL },
+                      *const program[] = { "{data.p}", NULL },
+                      *const dots[] = { "p", "{data..x}", NULL },
+                      *const last[] = { "p", "{data.}", NULL };
     const struct {
         struct binding binding;
         const char *why; /* NULL = sound */
@@ -138,7 +141,8 @@ TEST(templates_and_keys_that_contradict_each_other_are_refused)
         struct mandor_err err = { 0 };
         int r = binding_check(&rows[i].binding, &err);
         ck_assert_msg(r == (rows[i].why == NULL ? 0 : -EINVAL), "row %zu: %d %s", i, r, err.msg);
-        ck_assert_msg(rows[i].why == NULL || strstr(err.msg, rows[i].why) != NULL, "row %zu: %s", i, err.msg);
+        ck_assert_msg(rows[i].why == NULL || strstr(err.msg, rows[i].why) != NULL, "row %zu: %s", i,
+                      err.msg);
     }
 }
 END_TEST
@@ -146,8 +150,10 @@ END_TEST
 TEST(a_shared_message_runs_only_what_its_queue_allows)
 {
     const char *const command[] = { "convert", "{data.f}", NULL };
-    const struct binding none = { 0 }, bound = { .command = command }, open = { .allow_exec = true }, pool = { .pool = "thumbs" },
-                         python = { .executor = "python", .runtime = "data" }, fixed = { .executor = "python", .code = "print(1)" };
+    const struct binding none = { 0 }, bound = { .command = command },
+                         open = { .allow_exec = true }, pool = { .pool = "thumbs" },
+                         python = { .executor = "python", .runtime = "data" },
+                         fixed = { .executor = "python", .code = "print(1)" };
     const struct {
         const struct binding *binding;
         const char *job, *result, *why;
@@ -158,21 +164,25 @@ TEST(a_shared_message_runs_only_what_its_queue_allows)
         { &none, "{}", NULL, "not bound" },
         { &none, "{\"pool\": \"thumbs\"}", NULL, "pool: thumbs" },
         { &none, "{\"python\": {\"code\": \"1\"}}", NULL, "executor: python" },
-        { &open, "{\"exec\": [\"sh\"], \"cwd\": \"/\"}", "{\"exec\":[\"sh\"],\"cwd\":\"/\"}", NULL },
+        { &open, "{\"exec\": [\"sh\"], \"cwd\": \"/\"}", "{\"exec\":[\"sh\"],\"cwd\":\"/\"}",
+          NULL },
         { &bound, "{\"data\": {\"f\": \"a\"}, \"timeout\": \"5s\", \"attempts\": 3}",
           "{\"timeout\":\"5s\",\"attempts\":3,\"exec\":[\"convert\",\"a\"]}", NULL },
-        { &bound, "{\"data\": {\"f\": \"a\"}, \"stdout\": \"file:/etc/passwd\"}", NULL, "'stdout'" },
+        { &bound, "{\"data\": {\"f\": \"a\"}, \"stdout\": \"file:/etc/passwd\"}", NULL,
+          "'stdout'" },
         { &bound, "{\"data\": {\"f\": \"a\"}, \"env\": {\"LD_PRELOAD\": \"/x\"}}", NULL, "'env'" },
         { &bound, "{\"data\": {\"f\": \"a\"}, \"user\": \"root\"}", NULL, "'user'" },
         { &bound, "{\"data\": {\"f\": \"a\"}, \"containment\": \"group\"}", NULL, "'containment'" },
         { &pool, "{\"data\": [1]}", "{\"pool\":\"thumbs\",\"data\":[1]}", NULL },
-        { &pool, "{\"pool\": \"thumbs\", \"data\": [1]}", "{\"pool\":\"thumbs\",\"data\":[1]}", NULL },
+        { &pool, "{\"pool\": \"thumbs\", \"data\": [1]}", "{\"pool\":\"thumbs\",\"data\":[1]}",
+          NULL },
         { &pool, "{\"pool\": \"other\"}", NULL, "'other'" },
         { &python, "{\"data\": {\"code\": \"1\", \"params\": 2, \"extra\": 3}}",
           "{\"python\":{\"code\":\"1\",\"params\":2,\"runtime\":\"data\"}}", NULL },
         { &python, "{\"python\": {\"code\": \"1\", \"runtime\": \"open\"}}", NULL, "'open'" },
         { &python, "{\"data\": {}}", NULL, "'code'" },
-        { &fixed, "{\"data\": {\"code\": \"evil\"}}", "{\"python\":{\"code\":\"print(1)\",\"params\":{\"code\":\"evil\"}}}", NULL },
+        { &fixed, "{\"data\": {\"code\": \"evil\"}}",
+          "{\"python\":{\"code\":\"print(1)\",\"params\":{\"code\":\"evil\"}}}", NULL },
         { &fixed, "{\"python\": {\"code\": \"evil\"}}", NULL, "program of its own" },
         { &bound, "[]", NULL, "object" },
     };
@@ -193,7 +203,8 @@ TEST(a_local_job_is_taken_as_it_is_and_bare_data_by_the_binding)
 {
     const char *const command[] = { "convert", "{data.f}", NULL };
     const struct binding none = { 0 }, bound = { .command = command };
-    SCOPED_JSON *exec = parse("{\"exec\": [\"sh\"], \"user\": \"u\"}"), *data = parse("{\"data\": {\"f\": 1}, \"stdin\": \"file:/x\"}");
+    SCOPED_JSON *exec = parse("{\"exec\": [\"sh\"], \"user\": \"u\"}"),
+                *data = parse("{\"data\": {\"f\": 1}, \"stdin\": \"file:/x\"}");
     json_t *made[4] = { 0 };
     ck_assert_int_eq(binding_job(&none, exec, false, &place, &made[0], NULL), 0);
     ck_assert_ptr_eq(made[0], exec);
@@ -211,8 +222,10 @@ END_TEST
 TEST(data_of_another_system_may_hold_more_than_a_job)
 {
     const char *const command[] = { "convert", "{data.f}", NULL };
-    const struct binding bound = { .command = command }, open = { .allow_exec = true }, none = { 0 };
-    SCOPED_JSON *data = parse("{\"f\": \"x\", \"exec\": [\"sh\"], \"timeout\": \"1s\", \"backoff\": {\"delay\": 1}, \"theirs\": 1}");
+    const struct binding bound = { .command = command }, open = { .allow_exec = true },
+                         none = { 0 };
+    SCOPED_JSON *data = parse("{\"f\": \"x\", \"exec\": [\"sh\"], \"timeout\": \"1s\", "
+                              "\"backoff\": {\"delay\": 1}, \"theirs\": 1}");
     SCOPED_JSON *made = NULL, *run = NULL, *refused = NULL;
     struct mandor_err err = { 0 };
     ck_assert_int_eq(binding_data(&bound, data, &place, &made, NULL), 0);
@@ -227,7 +240,8 @@ END_TEST
 
 TEST(what_add_fills_in_for_a_shared_broker_is_harmless)
 {
-    SCOPED_JSON *defaults = parse("{\"stdout\": \"null:\", \"timeout\": \"1s\", \"pool\": \"p\", \"attempts\": 2}");
+    SCOPED_JSON *defaults =
+        parse("{\"stdout\": \"null:\", \"timeout\": \"1s\", \"pool\": \"p\", \"attempts\": 2}");
     SCOPED_JSON *kept = binding_harmless(defaults);
     ck_assert_str_eq(text_of(kept), "{\"timeout\":\"1s\",\"attempts\":2}");
     SCOPED_JSON *nothing = binding_harmless(NULL);
