@@ -269,7 +269,7 @@ void child_reap(struct child *child)
 {
     siginfo_t info;
     struct rusage usage;
-    int r = os_pidfd_reap(child->pidfd, false, &info, &usage);
+    int r = kin_reap(&child->nursery->kinship, &child->kin, child->pidfd, &info, &usage);
     if (r == 0)
         return; /* stopped or continued, not dead (R17) */
     if (r <
@@ -279,7 +279,6 @@ void child_reap(struct child *child)
         usage = (struct rusage){ 0 };
     }
 
-    kin_forget(&child->nursery->kinship, child->kin.pid);
     freeze_verdict(child, &info, &usage);
     if (child
             ->exit_watched) /* with its descriptor: later it would take another one of that number out of epoll */

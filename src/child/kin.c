@@ -1,6 +1,8 @@
 /* kin.c - contract in kin.h. */
 #include "child/kin.h"
 
+#include "os/pidfd.h"
+
 int kinship_init(struct kinship *kinship)
 {
     (void)pthread_mutex_init(&kinship->lock, NULL);
@@ -33,11 +35,15 @@ void kin_expected_over(struct kinship *kinship)
     atomic_store(&kinship->newborn, 0);
 }
 
-void kin_forget(struct kinship *kinship, pid_t pid)
+int kin_reap(struct kinship *kinship, const struct kin *kin, int pidfd, siginfo_t *ret,
+             struct rusage *ret_usage)
 {
     (void)pthread_mutex_lock(&kinship->lock);
-    (void)hash_take(kinship->pids, (uint64_t)pid);
+    int r = os_pidfd_reap(pidfd, false, ret, ret_usage);
+    if (r != 0)
+        (void)hash_take(kinship->pids, (uint64_t)kin->pid);
     (void)pthread_mutex_unlock(&kinship->lock);
+    return r;
 }
 
 enum kin_kind kin_find(struct kinship *kinship, pid_t pid, struct kin **ret_child)

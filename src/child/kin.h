@@ -9,7 +9,9 @@
 #define CHILD_KIN_H
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 #include <sys/types.h>
 
 #include "base/hash.h"
@@ -41,7 +43,10 @@ void kin_expect(struct kinship *kinship);
 MUST_CHECK int kin_register(struct kinship *kinship, struct kin *kin);
 void kin_expected_over(struct kinship *kinship);
 
-void kin_forget(struct kinship *kinship, pid_t pid);
+/* Reap this child and forget it at one stroke: from then on its number may be a newborn's.  Like os_pidfd_reap(); it stays known while
+ * that is 0. */
+int kin_reap(struct kinship *kinship, const struct kin *kin, int pidfd, siginfo_t *ret,
+             struct rusage *ret_usage);
 
 /* What pid is to us.  ret_child (NULL allowed): the kin of a KIN_CHILD, for the loop thread.  A keeper can be freed as soon as this
  * has returned, so it is named by its number alone, keeper_reap_pid(). */

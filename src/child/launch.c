@@ -426,7 +426,11 @@ static int clone_child(struct launch *launch)
     if (r == 0) {
         child->kin = (struct kin){ .kind = KIN_CHILD, .pid = launch->result.pid };
         child->pidfd = launch->result.pidfd;
-        r = kin_register(&nursery->kinship, &child->kin);
+        r = child->slot->rung != CONTAIN_GROUP
+                ? 0
+                : sweep_aim(&child->slot->target, child->kin.pid, child->pidfd);
+        if (r == 0)
+            r = kin_register(&nursery->kinship, &child->kin);
         if (r < 0) { /* unknown to the sentinel it would be an orphan: end it here */
             siginfo_t info;
             (void)os_pidfd_signal(child->pidfd, SIGKILL);
@@ -491,14 +495,12 @@ void launch_run(struct lane_task *task)
         .newborn = &child->nursery->kinship.newborn,
     };
 
-    int r = launch_do(&launch);
+    (void)launch_do(&launch); /* a failure is noted in the child */
     for (size_t i = 0; i < ARRAY_LEN(launch.ends); i++)
         close_fd(&launch.ends[i]);
     close_fd(&child->given[0]);
     close_fd(&child->given[1]);
     close_fd(&child->given[2]);
-    if (r == 0 && child->slot->rung == CONTAIN_GROUP)
-        child->slot->target.leader = child->slot->target.session = child->kin.pid;
     free(launch.envp);
     free(launch.tmp_var);
     free(launch.path);

@@ -111,8 +111,6 @@ static void operate(struct child *child, enum stop_op op)
     child->op = op;
     child->op_began_reaped = leader_reaped(child);
     child->stop_busy = true;
-    if (child->slot->rung == CONTAIN_GROUP && leader_reaped(child))
-        child->slot->target.leader = 0; /* the number is free for others now */
     lane_push(child->nursery->killer, &child->stop_task);
 }
 

@@ -13,28 +13,33 @@
 #include "child/kin.h"
 #include "os/proc.h"
 
-/* Processes by what names each for ever: the number may be somebody else's by the time that it is used. */
+/* Members that are not reaped, each by a pidfd that was opened before the process was looked at: as long as that one is not reaped its number is
+ * nobody else's (R18).  A start time in /proc tells less: it counts hundredths of a second. */
 struct sweep_list {
     struct sweep_member {
         pid_t pid;
-        uint64_t start_ticks;
+        int pidfd;
+        uint64_t serial; /* grows with each that is found */
+        bool dead;       /* a zombie, whose number is its own until it is reaped */
+        bool stopped;    /* we sent it SIGSTOP */
     } * member;
     size_t count, cap;
+    uint64_t next_serial;
 };
 
 struct sweep_target {
     struct kinship *kinship;
     const _Atomic int64_t *attempts; /* alive in this rung, this one among them */
-    pid_t leader;                    /* 0 once it is reaped */
-    pid_t session;                   /* the leader's own */
     char *mark;                      /* "TMPDIR=/…/1.2.tmp" */
     bool
         subreaper; /* orphans come to us; otherwise all of /proc is searched for session and mark */
-    struct sweep_list seen; /* members of earlier walks, with sessions of theirs */
-    struct proc_pids sessions;
+    struct sweep_list seen;    /* the leader, and members of earlier walks */
+    struct proc_pids sessions; /* theirs */
 };
 
 void sweep_done(struct sweep_target *target);
+/* The leader has been cloned: its number and (borrowed) pidfd.  0 or -errno. */
+MUST_CHECK int sweep_aim(struct sweep_target *target, pid_t leader, int pidfd);
 
 /* How many members are alive (no zombies), or -EAGAIN when none was found but somebody of it died under our eyes, so that its heir may be
  * alive (a process that always forks and leaves is never there when it is looked at), or -errno.  Killer thread. */

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from harness import SOAK, alive, describe, sh, wait_for
+from harness import SOAK, alive, children, describe, have, sh, wait_for
 
 ROUNDS = int(os.environ.get("MANDOR_CRASH_ROUNDS", "3000" if SOAK else "300"))
 SECOND = 1.5  # "within a second", with slack for a busy machine; MANDOR_TEST_SLACK stretches it
@@ -37,6 +37,27 @@ def test_nothing_of_a_job_outlives_a_killed_half_by_more_than_a_second_R12(mando
     record = mandor.show(job)
     assert (record["state"], record["attempt"]) == ("completed", 2), record
     assert mandor.logs_of(job, "--stdout") == b"attempt 2\n"
+
+
+@pytest.mark.skipif(not have("strace"), reason="needs strace")
+@pytest.mark.parametrize("moment", ["setsid", "execve"])
+def test_a_child_between_clone_and_exec_dies_with_both_halves_and_runs_nothing_R12(mandor, moment):
+    """In the group rung, where nothing else would end it.  Held at setsid the signal of its parent's death is not armed yet, and its parent is
+    gone when it is; held at execve it is armed."""
+    out = mandor.tmp / "ran"
+    slow = ("strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={moment}", "-e", f"inject={moment}:delay_enter=1500ms")
+    with mandor.worker(prefix=slow, env={"MANDOR_CONTAINMENT": "group", "ASAN_OPTIONS": "detect_leaks=0"}) as worker:
+        wait_for(lambda: "at a time" in worker.stderr, 20, "the worker")  # strace's own fork is gone then
+        pid = worker.pid
+        mandor.add("touch", str(out), attempts=2)
+        held = wait_for(lambda: children(pid), 20, "the child that is held before exec")
+        worker.kill(guard=True, worker=True)
+        wait_for(lambda: not any(alive(p) for p in held), 5, "its end")
+        worker.wait(10)
+        assert not out.exists()
+        wait_for(lambda: not mandor.left(), 5, "all to end")
+    mandor.drain(timeout=90)
+    assert out.exists()
 
 
 def test_a_queues_number_of_attempts_holds_for_the_dead_worker_and_on_record(mandor):

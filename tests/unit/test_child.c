@@ -1,6 +1,8 @@
 /* test_child.c - spawn, containment, termination and reaping, each in every rung, with real processes. */
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <sys/fanotify.h>
 #include <sys/prctl.h>
@@ -823,6 +825,86 @@ RUNG_TEST(two_thousand_jobs_leave_nothing_behind) /* R16, R38 */
     family_open(&family, "child", true);
 }
 
+/* ---- threads ---- */
+
+static void *start_from_a_thread(void *arg)
+{
+    struct member *member = arg;
+    family_open(&family, "thread", true);
+    member_start(member);
+    return NULL;
+}
+
+/* PR_SET_PDEATHSIG means the thread that forked, prctl(2): not the one that asked. */
+START_TEST(a_job_outlives_the_thread_that_asked_for_it_R12)
+{
+    static struct member m;
+    pthread_t thread;
+    family_close(&family);
+    member_sh(&m, &family, CONTAIN_GROUP, "sleep 0.3; exit 7");
+    ck_assert_int_eq(pthread_create(&thread, NULL, start_from_a_thread, &m), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    UNTIL(&family, &m.empty, 10000);
+    ck_assert_int_eq(m.verdict.cause, CAUSE_EXIT);
+    ck_assert_int_eq(m.verdict.exit_code, 7);
+    member_done(&m);
+}
+END_TEST
+
+static atomic_bool hold_locks;
+
+/* Whatever a library may lock: the allocator, streams, the environment, time zones. */
+static void *be_busy(void *arg)
+{
+    FILE *nowhere = fopen("/dev/null", "we");
+    while (atomic_load(&hold_locks)) {
+        char *bytes = malloc(1 + (size_t)rand() % 100000);
+        time_t now = time(NULL);
+        struct tm tm;
+        (void)localtime_r(&now, &tm);
+        (void)fprintf(nowhere, "%p %d %s\n", (void *)bytes, tm.tm_sec, getenv("PATH"));
+        (void)fflush(NULL);
+        free(bytes);
+    }
+    (void)fclose(nowhere);
+    return arg;
+}
+
+/* shared: the child runs in our memory until exec; else (where a user was asked for) in a copy, in which a lock that another thread held
+ * is held for ever. */
+static void spawn_beside_busy_threads(bool shared)
+{
+    enum { AT_ONCE = 8, TOTAL = 800 };
+    static struct member m[AT_ONCE];
+    pthread_t busy[3];
+    atomic_store(&hold_locks, true);
+    for (size_t i = 0; i < ARRAY_LEN(busy); i++)
+        ck_assert_int_eq(pthread_create(&busy[i], NULL, be_busy, NULL), 0);
+    for (int i = 0; i < TOTAL + AT_ONCE; i++) {
+        struct member *one = &m[i % AT_ONCE];
+        if (i >= AT_ONCE) {
+            UNTIL(&family, &one->empty, 20000);
+            ck_assert_int_eq(one->verdict.exit_code, 0);
+            member_done(one);
+        }
+        if (i < TOTAL) {
+            member_init(one, &family, CONTAIN_GROUP, nasty_args("exit", "0"));
+            one->launch.user = shared ? NULL : "0";
+            member_start(one);
+        }
+    }
+    atomic_store(&hold_locks, false);
+    for (size_t i = 0; i < ARRAY_LEN(busy); i++)
+        (void)pthread_join(busy[i], NULL);
+}
+
+START_TEST(no_start_hangs_on_a_lock_that_another_thread_holds_R05)
+{
+    if (_i == 0 || geteuid() == 0)
+        spawn_beside_busy_threads(_i == 0);
+}
+END_TEST
+
 /* ---- as a library ---- */
 
 START_TEST(a_library_never_touches_children_of_its_host)
@@ -908,6 +990,8 @@ int main(void)
     tcase_add_test(once, the_owner_decides_when_a_tree_is_emptied);
     tcase_add_test(once, a_limit_that_cannot_be_had_fails_the_start_and_is_named);
     tcase_add_test(once, strict_refuses_where_it_cannot_be_had);
+    tcase_add_test(once, a_job_outlives_the_thread_that_asked_for_it_R12);
+    tcase_add_loop_test(once, no_start_hangs_on_a_lock_that_another_thread_holds_R05, 0, 2);
     tcase_add_test(once, a_library_never_touches_children_of_its_host);
     tcase_add_test(pure, every_pair_of_state_and_event_is_a_move_or_refused);
     suite_add_tcase(suite, pure);
