@@ -153,6 +153,7 @@ TEST(a_lock_is_written_in_one_form_whatever_its_order)
     ck_assert_str_eq(a.data, b.data);
 }
 
+/* R107, R104 */
 TEST(dependencies_are_loaded_first_each_once_and_circles_end)
 {
     make_dir();
