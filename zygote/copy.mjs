@@ -1,0 +1,52 @@
+// copy.mjs - a copy's own life: warm up, lock the door, say READY, wait for one job, run it, end.
+
+// Math.random of a process that was copied: a xorshift of its own.
+function reseedMath() {
+  const words = crypto.getRandomValues(new Uint32Array(4));
+  let a = words[0] | 1, b = words[1], c = words[2], d = words[3];
+  Math.random = () => {
+    const t = b << 9;
+    let r = Math.imul(b, 5);
+    r = Math.imul((r << 7) | (r >>> 25), 9);
+    c ^= a; d ^= b; b ^= c; a ^= d; c ^= t;
+    d = (d << 11) | (d >>> 21);
+    return (r >>> 0) / 4294967296;
+  };
+}
+
+// Memory that WebAssembly may take from here on.
+function capMemory(bytes) {
+  const grow = WebAssembly.Memory.prototype.grow;
+  let left = Math.ceil(bytes / 65536);
+  WebAssembly.Memory.prototype.grow = function (pages) {
+    if (pages > left) throw new RangeError("the job's memory limit");
+    const before = grow.call(this, pages);
+    left -= pages;
+    return before;
+  };
+}
+
+const WARM_UP = JSON.stringify({ code: "import json\nx = sum(i * i for i in range(100))\njson.dumps({'a': x})", params: {} });
+
+export async function liveAsCopy(addon, interpreter, config) {
+  const { py, flag, io, end, run, interrupted, reseed, leave } = interpreter;
+
+  setInterval(() => {}, 1 << 30); // the loop stays alive while a job awaits
+  reseedMath();
+  reseed();
+  for (let i = 0; i < (config.warm_ups ?? 4); i++) await run(WARM_UP);
+  end.error = end.result = null;
+  const data = addon.dataBytes();
+  addon.onInterrupt(flag, () => {
+    flag[0] = 0;
+    interrupted();
+  });
+  if (config.sandbox !== "none") addon.lock();
+  io.emit(JSON.stringify({ ready: { data } }));
+
+  const frame = addon.readFrame(3);
+  if (frame === null) addon.exit(0); // not needed after all
+  const memory = Number(/^\{"memory": (\d+)[,}]/.exec(frame)?.[1] ?? 0);
+  if (memory > 0) capMemory(memory);
+  leave(await run(frame));
+}

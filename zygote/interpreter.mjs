@@ -1,0 +1,202 @@
+// interpreter.mjs - Pyodide, started, warmed and cut off from Node.
+//
+// The sandbox of the operating system is the border (sandbox.c).  What is taken away here is depth: the ways from Python to
+// JavaScript that people know.
+import fs from "node:fs";
+import path from "node:path";
+import { fileURLToPath } from "node:url";
+
+const here = path.dirname(fileURLToPath(import.meta.url));
+const EINTR = 27; // emscripten's numbers
+const EIO = 29;
+const EPIPE = 64;
+const NODE_EINTR = -4;
+const NODE_EPIPE = -32;
+
+// What Python sees as module `js` while Pyodide starts, and what Pyodide itself needs of it.
+const jsNames = ["Object", "Array", "Map", "Set", "Promise", "Error", "Uint8Array", "ArrayBuffer", "JSON", "Math", "Date",
+  "setTimeout", "clearTimeout", "setInterval", "clearInterval"];
+
+// Standard modules that jobs use: what is not imported before the fork is compiled from source in every copy.
+const standard = ["abc", "argparse", "array", "ast", "asyncio", "base64", "binascii", "bisect", "calendar", "cmath", "collections", "collections.abc",
+  "colorsys", "concurrent.futures", "configparser", "contextlib", "contextvars", "copy", "csv", "dataclasses", "datetime", "decimal", "difflib",
+  "email.mime.text", "email.mime.multipart", "enum", "fnmatch", "fractions", "functools", "glob", "graphlib", "gzip", "hashlib", "heapq", "hmac",
+  "html", "html.parser", "io", "ipaddress", "itertools", "json", "keyword", "linecache", "locale", "logging", "math", "mimetypes",
+  "numbers", "operator", "os", "pathlib", "pickle", "pprint", "queue", "random", "re", "secrets", "shlex", "shutil", "statistics", "string", "struct",
+  "tempfile", "textwrap", "threading", "time", "timeit", "tomllib", "traceback", "types", "typing", "unicodedata", "urllib.parse", "uuid", "warnings",
+  "weakref", "xml.etree.ElementTree", "zipfile", "zlib", "zoneinfo"];
+
+const cutOff = `
+def _cut_off():
+    import sys, types, pyodide_js, js
+    import pyodide.webloop, pyodide.ffi, pyodide.ffi.wrappers, pyodide.code, pyodide.http, asyncio, ssl
+    from _pyodide._importhook import jsfinder
+    api = types.ModuleType("pyodide_js._api")
+    api.config = types.SimpleNamespace(enableRunUntilComplete=True)
+    api.scheduleCallback = pyodide_js._api.scheduleCallback
+    stub = types.ModuleType("pyodide_js")
+    stub._api, stub.__path__, stub.version = api, [], str(pyodide_js.version)
+    jsfinder.jsproxies.clear()
+    for name in list(sys.modules):
+        if name == "js" or name.startswith(("js.", "pyodide_js")):
+            del sys.modules[name]
+    sys.modules["js"] = types.ModuleType("js")
+    sys.modules["pyodide_js"], sys.modules["pyodide_js._api"] = stub, api
+_cut_off()
+del _cut_off
+`;
+
+function channel(addon, py, flag) {
+  const encoder = new TextEncoder();
+
+  // Everything, waiting as long as it takes; a signal lets Python look at its flag.
+  const writeAll = (fd, bytes) => {
+    for (let at = 0; at < bytes.length;) {
+      const n = addon.write(fd, bytes.subarray(at));
+      if (n === NODE_EINTR) py.checkInterrupt();
+      else if (n < 0) return false;
+      else at += n;
+    }
+    return true;
+  };
+  const emit = (text) => writeAll(3, encoder.encode(text + "\n"));
+
+  return {
+    emit,
+    // One write(2), for Python's own streams.
+    output: (fd) => ({
+      isatty: false,
+      write(bytes) {
+        if (flag[0] !== 0) throw new py.FS.ErrnoError(EINTR);
+        const n = addon.write(fd, bytes);
+        if (n === NODE_EINTR) throw new py.FS.ErrnoError(EINTR);
+        if (n < 0) throw new py.FS.ErrnoError(n === NODE_EPIPE ? EPIPE : EIO);
+        return n;
+      },
+    }),
+    input: {
+      isatty: false,
+      read(bytes) {
+        const n = addon.read(0, bytes);
+        if (n === NODE_EINTR) throw new py.FS.ErrnoError(EINTR);
+        if (n < 0) throw new py.FS.ErrnoError(EIO);
+        return n;
+      },
+    },
+    writeAll,
+  };
+}
+
+// Install wheels from files, without network and without pip.
+function installWheels(py, wheels) {
+  const site = py.runPython("import site; site.getsitepackages()[0]");
+  for (const wheel of wheels) py.unpackArchive(fs.readFileSync(wheel), "wheel", { extractDir: site });
+  if (wheels.length > 0) py.runPython("import importlib; importlib.invalidate_caches()");
+}
+
+async function importAll(py, names, mayFail) {
+  const failures = [];
+  for (const name of names) {
+    try {
+      await py.runPythonAsync(`import importlib; importlib.import_module(${JSON.stringify(name)}); None`);
+    } catch (error) {
+      const last = String(error.message).trim().split("\n").pop();
+      if (!mayFail) throw new Error(`preload '${name}': ${last}`);
+      failures.push(name);
+    }
+  }
+  return failures;
+}
+
+export async function startInterpreter(addon, config) {
+  const { loadPyodide } = await import("pyodide");
+  const jsglobals = Object.fromEntries(jsNames.map((name) => [name, globalThis[name]]));
+  const env = { HOME: "/home/pyodide", LANG: "C.UTF-8" };
+  if (config.hash_seed !== undefined) env.PYTHONHASHSEED = String(config.hash_seed);
+  const py = await loadPyodide({ jsglobals, env });
+
+  const flag = new Uint8Array(1);
+  py.setInterruptBuffer(flag);
+  const io = channel(addon, py, flag);
+  py.setStdout(io.output(1));
+  py.setStderr(io.output(2));
+  py.setStdin(io.input);
+
+  await importAll(py, standard, true);
+  installWheels(py, config.wheels ?? []);
+  await importAll(py, config.preload ?? [], false);
+
+  const end = { error: null, result: null, tooLong: false };
+  const native = {
+    out: (proxy) => {
+      const view = proxy.getBuffer("u8");
+      try {
+        if (!io.writeAll(1, view.data)) throw new Error("standard output is closed");
+      } finally {
+        view.release();
+        proxy.destroy?.();
+      }
+    },
+    emit: (text) => void io.emit(text),
+    error: (text) => void (end.error = text),
+    result: (text) => void (end.result = text),
+    leave: (code) => leave(code),
+    sleep: (ms) => void addon.sleep(ms),
+    check: () => py.checkInterrupt(),
+  };
+
+  // The last words on the channel, then the end.  Nothing of Node runs after it.
+  function leave(code) {
+    if (end.error !== null) io.emit(JSON.stringify({ error: end.error.slice(0, 16384) }));
+    else if (end.result !== null && end.result.length > config.result_max) {
+      io.emit(JSON.stringify({ over: end.result.length }));
+      code = 1;
+    } else if (end.result !== null) io.emit(`{"result": ${end.result}}`);
+    addon.exit(code);
+  }
+
+  py.FS.writeFile("/tmp/host.py", fs.readFileSync(path.join(here, "python", "host.py")));
+  const host = py.runPython(`
+def _load():
+    import types
+    with open("/tmp/host.py") as file:
+        code = compile(file.read(), "<mandor>", "exec")
+    host = types.ModuleType("<mandor>")
+    exec(code, host.__dict__)
+    return host.setup
+import os
+_setup = _load()
+os.unlink("/tmp/host.py")
+del _load, os
+_setup
+`);
+  py.globals.delete("_setup");
+  const runner = host(native);
+  host.destroy();
+  const run = runner.run;
+  const interrupted = runner.interrupted;
+  const reseed = runner.reseed;
+  if (config.sandbox !== "none") py.runPython(cutOff);
+
+  guardFatal(py, addon, io);
+  return { py, flag, io, end, run, interrupted, reseed, leave };
+}
+
+// Pyodide's fatal errors settle no promise and print into standard output: say it on the channel, and die of it.
+function guardFatal(py, addon, io) {
+  const die = (error) => {
+    const text = String(error?.message ?? error).split("\n")[0];
+    if (error?.name === "Exit" || error?.name === "ExitStatus") addon.exit(Number(error.status) || 0);
+    io.emit(JSON.stringify({ fatal: text.slice(0, 200) }));
+    addon.abort();
+  };
+  py._api.fatal_error = die;
+  py._api.on_fatal = die;
+  process.removeAllListeners("unhandledRejection");
+  process.removeAllListeners("uncaughtException");
+  process.on("unhandledRejection", die);
+  process.on("uncaughtException", die);
+  process.exit = process.reallyExit = (code) => addon.exit(Number(code) || 0);
+  process.abort = () => addon.abort();
+  process.kill = () => false;
+}

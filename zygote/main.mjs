@@ -1,0 +1,57 @@
+// main.mjs - the fork server: Pyodide is started once, and every job gets a copy of this process.
+//
+//   read what to load ─▶ start Pyodide ─▶ import ─▶ warm up ─▶ {"ready"} ─▶ serve() ═▶ in each copy: copy.mjs
+import { createRequire } from "node:module";
+
+const MAJORS = [20, 22, 24];
+const WARM_UPS = 300;
+
+const encoder = new TextEncoder();
+let addon;
+
+function refuse(text) {
+  if (addon === undefined) process.stderr.write(text + "\n");
+  else addon.send(encoder.encode(JSON.stringify({ failed: text.slice(0, 1000) })));
+  process.exit(1);
+}
+
+const major = Number(process.versions.node.split(".")[0]);
+try {
+  addon = createRequire(import.meta.url)("./mandor_zygote.node");
+} catch (error) {
+  refuse(`the add-on cannot be loaded by Node ${process.versions.node}: ${error.message.split("\n")[0]}`);
+}
+if (!MAJORS.includes(major)) refuse(`Node ${process.versions.node} is not supported, expected 20, 22 or 24`);
+
+const message = addon.receive();
+if (message === null) process.exit(0);
+const config = JSON.parse(message);
+
+const layers = { network: addon.withdraw(), seccomp: false };
+if (config.sandbox !== "none") {
+  try {
+    addon.compileFilter();
+    layers.seccomp = true;
+  } catch (error) {
+    refuse(`sandbox 'strict' cannot be had here: ${error.message}`);
+  }
+}
+
+let interpreter;
+try {
+  const { startInterpreter } = await import("./interpreter.mjs");
+  interpreter = await startInterpreter(addon, config);
+} catch (error) {
+  refuse(String(error.message).trim().split("\n").pop());
+}
+
+// Code that was not optimised before the first fork never is: a copy does not live long enough.
+const warmUp = JSON.stringify({ code: "import json\nx = sum(i * i for i in range(1000))\njson.dumps({'a': x})", params: {} });
+for (let i = 0; i < WARM_UPS; i++) await interpreter.run(warmUp);
+const { liveAsCopy } = await import("./copy.mjs");
+
+addon.send(encoder.encode(JSON.stringify({
+  ready: { node: process.versions.node, pyodide: interpreter.py.version, layers, memory: process.memoryUsage.rss() },
+})));
+addon.serve();
+await liveAsCopy(addon, interpreter, config);
