@@ -80,7 +80,8 @@ static int borrow(struct child *child)
 {
     const struct child_launch *launch = &child->launch;
     const int lent[] = { launch->stdout_fd, launch->stderr_fd,
-                         launch->channel_fd > 0 ? launch->channel_fd : -1 };
+                         launch->channel_fd > 0 ? launch->channel_fd : -1,
+                         launch->zygote_fd > 0 ? launch->zygote_fd : -1 };
     for (size_t i = 0; i < ARRAY_LEN(lent); i++)
         if (lent[i] >= 0 && (child->given[i] = fcntl(lent[i], F_DUPFD_CLOEXEC, 10)) < 0)
             return -errno;
@@ -108,7 +109,7 @@ int child_start(struct nursery *nursery, const struct child_launch *launch,
         .launch_task = { .run = launch_run, .done = child_launched },
         .pidfd = -1,
         .pipes = { -1, -1, -1, -1 },
-        .given = { -1, -1, -1 },
+        .given = { -1, -1, -1, -1 },
         .cpu_limited = launch->limits.cpu_time_ms > 0,
         .file_limited = launch->limits.file_size_bytes > 0,
         .as_ourselves = launch->user == NULL && launch->group == NULL,
@@ -390,6 +391,24 @@ void child_suspend(struct child *child, bool on)
     if (child->state == CHILD_RUNNING)
         (void)kill(-child->kin.pid,
                    on ? SIGSTOP : SIGCONT); /* unreaped, so the group is still its own */
+}
+
+int child_bound(struct child *child, int64_t data_bytes, int64_t cpu_time_ms)
+{
+    OBJ_CHECK(child, CHILD_MAGIC);
+    rlim_t seconds = (rlim_t)((cpu_time_ms + 999) / 1000);
+    const struct rlimit data = { (rlim_t)data_bytes, (rlim_t)data_bytes };
+    const struct rlimit cpu = { seconds, seconds + 1 };
+
+    if (child->state != CHILD_RUNNING) /* unreaped, so the number is its own */
+        return -ESRCH;
+    if (data_bytes > 0 && prlimit(child->kin.pid, RLIMIT_DATA, &data, NULL) != 0)
+        return -errno;
+    if (cpu_time_ms > 0 && prlimit(child->kin.pid, RLIMIT_CPU, &cpu, NULL) != 0)
+        return -errno;
+    child->cpu_limited = cpu_time_ms > 0;
+    child->launch.limits.cpu_time_ms = cpu_time_ms;
+    return 0;
 }
 
 /* ---- queries ---- */

@@ -31,6 +31,8 @@ struct child_launch {
     bool want_stdin; /* a pipe; otherwise /dev/null, or inherit_stdin */
     bool inherit_stdin;
     bool want_channel; /* fd 3, job → mandor */
+    int zygote_fd; /* > 0: no program, but a copy that the fork server behind this socket makes (os/zygote.h); borrowed, dup'ed.  It has all
+                    * four pipes, its channel goes both ways, and argv, envp, cwd, user do not count; 0 = none */
     int channel_fd; /* > 0: this socket is fd 3 instead (borrowed, dup'ed before on_spawned); 0 = none */
     bool inherit_stdout, inherit_stderr; /* no pipe: the caller's own descriptor */
     int stdout_fd,
@@ -62,6 +64,9 @@ MUST_CHECK int child_start(struct nursery *nursery, const struct child_launch *l
  * cause goes into the verdict: what mandor did decides first.  The first cause wins; a later call can only shorten the grace.
  * Before on_spawned it is remembered.  After on_exited it still hastens the tree's end. */
 void child_stop(struct child *child, enum cause cause, int64_t grace_ms);
+
+/* Bound a copy of a fork server that waited without bounds: RLIMIT_DATA data_bytes (0 = none), RLIMIT_CPU.  0 or -errno. */
+MUST_CHECK int child_bound(struct child *child, int64_t data_bytes, int64_t cpu_time_ms);
 
 /* Stop (SIGSTOP) or continue (SIGCONT) the leader's process group, for a terminal's ^Z.  Nothing before on_spawned or after on_exited: the
  * number could be a stranger's (R18). */

@@ -1,6 +1,7 @@
 /* child_int.h - struct child and struct nursery, for the files of this directory alone.
  *
  *   launch.c   spawner thread: everything up to exec
+ *   launch_copy.c  the same for a copy of a fork server
  *   child.c    the state machine, the sentinel's side of one child
  *   stop.c     the ladder: SIGTERM, grace, kill, until the tree is empty
  *   nursery.c  what is shared: threads, SIGCHLD, the guard's link, directories
@@ -62,7 +63,7 @@ struct child {
     struct slot *slot;
     int pidfd;
     struct child_pipes pipes;
-    int given[3]; /* stdout_fd, stderr_fd, channel_fd: duplicates until the clone */
+    int given[4]; /* stdout_fd, stderr_fd, channel_fd, zygote_fd: duplicates until the clone */
     char *tmp_dir, *work_dir;
     unsigned limits_asked, limits_enforced; /* LIMIT_ bits */
     bool cpu_limited, file_limited,
@@ -144,6 +145,12 @@ struct nursery {
 void launch_run(struct lane_task *task);
 void launch_release(
     struct child *child); /* what a launch made and nobody took over: pipes, duplicates */
+int launch_fail(struct child *child, enum spawn_stage stage, int error, const char *fmt, ...)
+    PRINTF_LIKE(4, 5);                              /* notes it; returns error */
+int launch_pipe(int *near, int *far, bool we_read); /* near is ours, O_NONBLOCK */
+
+/* launch_copy.c: the same for a copy of a fork server. */
+int launch_copy(struct child *child);
 
 /* child.c */
 void child_move(struct child *child, enum child_event event);

@@ -30,7 +30,8 @@ struct launch {
     int ends[SPAWN_STDIO]; /* the child's ends of the pipes */
 };
 
-PRINTF_LIKE(4, 5)
+#define fail launch_fail
+
 /* Where the sentence says it all and strerror(3) behind it would only puzzle. */
 __attribute__((format(printf, 4, 5))) static int fail_saying(struct child *child,
                                                              enum spawn_stage stage, int error,
@@ -45,7 +46,7 @@ __attribute__((format(printf, 4, 5))) static int fail_saying(struct child *child
     return error;
 }
 
-static int fail(struct child *child, enum spawn_stage stage, int error, const char *fmt, ...)
+int launch_fail(struct child *child, enum spawn_stage stage, int error, const char *fmt, ...)
 {
     struct mandor_err err = { 0 };
     char text[200];
@@ -72,7 +73,7 @@ static int lift(int fd)
 }
 
 /* A pipe whose far end is the child's (blocking) and whose near end is ours (not). */
-static int make_pipe(int *near, int *far, bool we_read)
+int launch_pipe(int *near, int *far, bool we_read)
 {
     int pair[2];
     if (pipe2(pair, O_CLOEXEC) != 0)
@@ -96,16 +97,16 @@ static int make_stdio(struct launch *launch)
     stdio[3] = child->given[2];
 
     int r = 0;
-    if (want->want_stdin && (r = make_pipe(&pipes->in, &ends[0], false)) == 0)
+    if (want->want_stdin && (r = launch_pipe(&pipes->in, &ends[0], false)) == 0)
         stdio[0] = ends[0];
     if (r == 0 && !want->inherit_stdout && child->given[0] < 0 &&
-        (r = make_pipe(&pipes->out, &ends[1], true)) == 0)
+        (r = launch_pipe(&pipes->out, &ends[1], true)) == 0)
         stdio[1] = ends[1];
     if (r == 0 && !want->inherit_stderr && child->given[1] < 0 &&
-        (r = make_pipe(&pipes->err, &ends[2], true)) == 0)
+        (r = launch_pipe(&pipes->err, &ends[2], true)) == 0)
         stdio[2] = ends[2];
     if (r == 0 && want->want_channel && child->given[2] < 0 &&
-        (r = make_pipe(&pipes->channel, &ends[3], true)) == 0)
+        (r = launch_pipe(&pipes->channel, &ends[3], true)) == 0)
         stdio[3] = ends[3];
     return r < 0 ? fail(child, STAGE_PREPARE, r, "make the job's pipes") : 0;
 }
@@ -126,6 +127,7 @@ void launch_release(struct child *child)
     close_fd(&child->given[0]);
     close_fd(&child->given[1]);
     close_fd(&child->given[2]);
+    close_fd(&child->given[3]);
 }
 
 /* ---- directories ---- */
@@ -495,12 +497,16 @@ void launch_run(struct lane_task *task)
         .newborn = &child->nursery->kinship.newborn,
     };
 
-    (void)launch_do(&launch); /* a failure is noted in the child */
+    if (child->launch.zygote_fd > 0)
+        (void)launch_copy(child);
+    else
+        (void)launch_do(&launch); /* a failure is noted in the child */
     for (size_t i = 0; i < ARRAY_LEN(launch.ends); i++)
         close_fd(&launch.ends[i]);
     close_fd(&child->given[0]);
     close_fd(&child->given[1]);
     close_fd(&child->given[2]);
+    close_fd(&child->given[3]);
     free(launch.envp);
     free(launch.tmp_var);
     free(launch.path);

@@ -938,6 +938,7 @@ static int read_runtime(const struct place *place, const char *name, const struc
     if (value->kind != TREE_MAP && !tree_is_null(value))
         return bad(place, "expected a mapping such as {packages: [numpy], preload: [numpy]}");
     int r = set_runtime_defaults(name, runtime, place->err);
+    runtime->named = true;
     if (r == 0)
         r = read_table(place, value, runtime_params, ARRAY_LEN(runtime_params), runtime);
     return r < 0 ? r : check_runtime(place, runtime);

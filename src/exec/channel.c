@@ -7,18 +7,19 @@
 
 #define CHANNEL_MAGIC 0x63686e6cu
 
-static const char *const kinds[] = { "progress", "log", "result" };
+static const char *const common[] = { "progress", "log", "result", NULL };
 
 static void parse_line(struct channel_parser *parser, const char *line, size_t len,
                        void (*on_value)(void *arg, const char *kind, json_t *value), void *arg)
 {
     SCOPED_JSON *json = NULL;
+    const char *const *kinds = parser->kinds != NULL ? parser->kinds : common;
     bool known = false;
 
     if (len == 0)
         return;
     if (json_parse(line, len, &json, NULL) == 0 && json_is_object(json)) {
-        for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+        for (size_t i = 0; kinds[i] != NULL; i++) {
             json_t *value = json_object_get(json, kinds[i]);
             if (value == NULL)
                 continue;
@@ -33,9 +34,11 @@ static void parse_line(struct channel_parser *parser, const char *line, size_t l
 /* Add a piece of the current line, or give the line up when it is too long or memory is out. */
 static void gather(struct channel_parser *parser, const char *bytes, size_t len)
 {
+    size_t max = parser->line_max > 0 ? parser->line_max : CHANNEL_LINE_MAX;
+
     if (parser->skipping)
         return;
-    if (parser->line.len + len > CHANNEL_LINE_MAX || buf_add(&parser->line, bytes, len) < 0) {
+    if (parser->line.len + len > max || buf_add(&parser->line, bytes, len) < 0) {
         parser->skipping = true;
         parser->skipped++;
         buf_done(&parser->line);
@@ -133,8 +136,13 @@ int channel_new(uv_loop_t *loop, int adopt_fd, const struct channel_events *even
 
     if (channel == NULL)
         goto fail_fd;
-    *channel =
-        (struct channel){ .magic = CHANNEL_MAGIC, .fd = adopt_fd, .events = *events, .arg = arg };
+    *channel = (struct channel){
+        .magic = CHANNEL_MAGIC,
+        .fd = adopt_fd,
+        .parser = { .kinds = events->kinds, .line_max = events->line_max },
+        .events = *events,
+        .arg = arg,
+    };
     if (fcntl(adopt_fd, F_SETFL, O_NONBLOCK) < 0) {
         r = -errno;
         goto fail;
@@ -160,7 +168,7 @@ void channel_finish(struct channel *channel)
 
     /* Nobody of the job is left, so the pipe holds at most its own size (a stranger may keep a writer: EAGAIN ends it). */
     if (!channel->ended)
-        (void)take(channel, CHANNEL_LINE_MAX, &empty);
+        (void)take(channel, MAX(channel->parser.line_max, CHANNEL_LINE_MAX), &empty);
     end(channel);
 }
 

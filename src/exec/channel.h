@@ -2,7 +2,8 @@
  *
  *     {"progress": 42}   {"log": "half way"}   {"result": {"width": 640}}
  *
- * A line that is no such object, or is longer than CHANNEL_LINE_MAX, is skipped and counted; it never ends the job.
+ * A line that is no such object, or is longer than CHANNEL_LINE_MAX, is skipped and counted; it never ends the job.  Who runs
+ * code of ours in the job may listen for other kinds and take longer lines.
  * Loop thread only.  channel_parse() alone is pure, for the fuzzer.
  */
 #ifndef EXEC_CHANNEL_H
@@ -19,6 +20,8 @@
 #define CHANNEL_TURN_MAX ((size_t)64 << 10) /* bytes a loop turn */
 
 struct channel_events {
+    const char *const *kinds; /* NULL-terminated; NULL = progress, log, result */
+    size_t line_max;          /* bytes of one line; 0 = CHANNEL_LINE_MAX */
     /* kind: "progress", "log" or "result"; value: borrowed for the call. */
     void (*on_value)(void *arg, const char *kind, json_t *value);
     void (*on_activity)(void *arg);
@@ -28,6 +31,8 @@ struct channel_events {
 /* The pure half: bytes in, values out. */
 struct channel_parser {
     struct buf line;
+    const char *const *kinds; /* as in struct channel_events */
+    size_t line_max;
     bool skipping;   /* inside a line that was too long */
     int64_t skipped; /* lines that meant nothing */
 };

@@ -20,13 +20,15 @@
 
 struct execution;
 struct pools;
+struct pythons;
 
 /* What executors of one worker share. */
 struct executor_env {
     uv_loop_t *loop;
     struct nursery *nursery;
     struct filter_pool *filters;
-    struct pools *pools; /* warm pools; NULL = none here */
+    struct pools *pools;     /* warm pools; NULL = none here */
+    struct pythons *pythons; /* runtimes of Python; NULL = none here */
     char *const *
         env_pass; /* "NAME=value" of the worker that every job gets (PATH HOME USER LANG LC_* TZ env_pass); NULL-terminated */
 };
@@ -69,6 +71,8 @@ struct filter *execution_filter(struct execution *execution, bool want_stderr); 
 int execution_stream_result(const struct execution *execution, bool want_stderr);
 const json_t *execution_result(const struct execution *execution); /* fd 3 {"result": …}, or NULL */
 const json_t *execution_progress(const struct execution *execution); /* the last one, or NULL */
+/* What the job itself says of its failure, more than fits into a verdict (a traceback); or NULL. */
+const char *execution_error(const struct execution *execution);
 json_t *execution_limits_enforced(const struct execution *execution);
 const char *execution_containment(const struct execution *execution);
 

@@ -17,6 +17,7 @@ struct executor_ops {
     int (*stream_result)(const struct execution *execution, bool want_stderr);
     const json_t *(*result)(const struct execution *execution);
     const json_t *(*progress)(const struct execution *execution);
+    const char *(*error)(const struct execution *execution); /* NULL = never */
     json_t *(*limits_enforced)(const struct execution *execution);
     const char *(*containment)(const struct execution *execution);
     void (*close)(struct execution *execution); /* ends with execution_closed() */
@@ -28,6 +29,6 @@ const struct execution_events *execution_events(const struct execution *executio
 void *execution_arg(const struct execution *execution);
 void execution_closed(struct execution *execution);
 
-extern const struct executor_ops executor_process, executor_pool;
+extern const struct executor_ops executor_process, executor_pool, executor_python;
 
 #endif

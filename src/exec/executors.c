@@ -14,7 +14,8 @@ struct execution {
     _Alignas(max_align_t) unsigned char state[];
 };
 
-static const struct executor_ops *const executors[] = { &executor_process, &executor_pool };
+static const struct executor_ops *const executors[] = { &executor_process, &executor_pool,
+                                                        &executor_python };
 
 static const struct executor_ops *find(enum spec_kind kind)
 {
@@ -34,7 +35,7 @@ int executor_start(const struct execution_request *request, const struct executi
                        "command, pool or program",
                        request->queue);
     if (ops == NULL)
-        return err_set(err, -ENOSYS, FAULT_CALLER, "this build runs 'exec' and 'pool' jobs only");
+        return err_set(err, -ENOSYS, FAULT_CALLER, "this build has no executor for such a job");
 
     struct execution *execution = calloc(1, sizeof *execution + ops->state_size);
     if (execution == NULL)
@@ -98,6 +99,12 @@ const json_t *execution_progress(const struct execution *execution)
 {
     OBJ_CHECK(execution, EXECUTION_MAGIC);
     return execution->ops->progress(execution);
+}
+
+const char *execution_error(const struct execution *execution)
+{
+    OBJ_CHECK(execution, EXECUTION_MAGIC);
+    return execution->ops->error != NULL ? execution->ops->error(execution) : NULL;
 }
 
 json_t *execution_limits_enforced(const struct execution *execution)

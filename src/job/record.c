@@ -212,8 +212,9 @@ int record_attempt_text(const struct record_attempt *attempt, struct buf *text)
     put_true(&to, "forced", verdict->forced);
     if (verdict->cause == CAUSE_SPAWN)
         put_text(&to, "stage", spawn_stage_name(verdict->stage));
-    if (verdict->error[0] != '\0')
-        put_words(&to, "error", verdict->error, strlen(verdict->error), NULL);
+    const char *error = attempt->error != NULL ? attempt->error : verdict->error;
+    if (error[0] != '\0')
+        put_words(&to, "error", error, strlen(error), NULL);
     put_json(&to, "result", attempt->result);
     put_json(&to, "progress", attempt->progress);
     open_object(&to, "streams");

@@ -55,6 +55,7 @@ struct record_attempt {
     const char *containment; /* "cgroup", "pidns", "group", "strict"; NULL = never contained */
     const json_t *limits_enforced;   /* {"memory": true, …} or NULL */
     const json_t *result, *progress; /* from fd 3, borrowed; or NULL */
+    const char *error;               /* instead of the verdict's; or NULL */
 };
 
 /* Append what settles an attempt, as compact JSON: cause exit_code signal core_dumped forced stage error result progress

@@ -150,7 +150,7 @@ static int store_one(int row, const json_t *own, const json_t *queues, struct sp
 
 static int check_python(const json_t *python, struct mandor_err *err)
 {
-    static const char *const known[] = { "code", "params", "packages", "runtime" };
+    static const char *const known[] = { "code", "params", "bind_params", "packages", "runtime" };
     const json_t *packages = json_object_get(python, "packages");
     const json_t *runtime = json_object_get(python, "runtime");
     const char *key;
@@ -159,12 +159,21 @@ static int check_python(const json_t *python, struct mandor_err *err)
     if (!json_is_object(python))
         return err_set(err, -EINVAL, FAULT_CALLER,
                        "python: expected an object {\"code\": \"...\"}");
-    json_object_foreach((json_t *)python, key, value)
-        if (!str_eq(key, "code") && !str_eq(key, "params") && !str_eq(key, "packages") &&
-            !str_eq(key, "runtime"))
+    json_object_foreach((json_t *)python, key, value) {
+        size_t i = 0;
+        while (i < ARRAY_LEN(known) && !str_eq(key, known[i]))
+            i++;
+        if (i == ARRAY_LEN(known))
             return unknown_key(key, "python", known, ARRAY_LEN(known), err);
+    }
     if (!json_is_string(json_object_get(python, "code")))
         return err_set(err, -EINVAL, FAULT_CALLER, "python.code: expected the program's text");
+    const json_t *bind = json_object_get(python, "bind_params");
+    if (bind != NULL && !json_is_boolean(bind))
+        return err_set(err, -EINVAL, FAULT_CALLER, "python.bind_params: expected true or false");
+    if (json_is_true(bind) && !json_is_object(json_object_get(python, "params")))
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "python.bind_params: expected params to be an object");
     if (runtime != NULL && !json_is_string(runtime))
         return err_set(err, -EINVAL, FAULT_CALLER, "python.runtime: expected a runtime's name");
     if (packages != NULL && !json_is_array(packages))

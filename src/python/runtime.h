@@ -22,6 +22,7 @@ struct python_runtime {
     int64_t start_timeout_ms;
     int64_t result_max_bytes;
     char *hash_seed; /* NULL = random for each server, or a number */
+    bool named;      /* mandor.yaml has it: its server is started before the first job */
 };
 MUST_CHECK int python_runtime_copy(const struct python_runtime *from,
                                    struct python_runtime *to); /* 0 or -ENOMEM */

@@ -305,6 +305,7 @@ static const char *make_record(struct attempt *attempt)
         record.containment = execution_containment(attempt->execution);
         record.limits_enforced = limits;
         record.result = execution_result(attempt->execution);
+        record.error = execution_error(attempt->execution);
         record.progress = execution_progress(attempt->execution);
     }
     buf_clear(&attempt->record);

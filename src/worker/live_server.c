@@ -236,12 +236,13 @@ json_t *live_server_snapshot(struct worker *worker)
     LIST_FOREACH(attempt, &worker->attempts, struct attempt, node)
         if (attempt_holds_slot(attempt))
             (void)json_array_append_new(running, running_json(attempt));
-    return json_pack("{s:s, s:i, s:I, s:b, s:o, s:o, s:o}", "worker", worker->setup.name, "pid",
-                     (int)getpid(), "concurrency",
+    return json_pack("{s:s, s:i, s:I, s:b, s:o, s:o, s:o, s:o}", "worker", worker->setup.name,
+                     "pid", (int)getpid(), "concurrency",
                      (json_int_t)scheduler_concurrency(worker->scheduler), "stopping",
                      (int)worker->stopping, "running", running, "pools",
-                     worker->pools != NULL ? pools_json(worker->pools) : json_array(), "metrics",
-                     metrics_json());
+                     worker->pools != NULL ? pools_json(worker->pools) : json_array(), "runtimes",
+                     worker->pythons != NULL ? pythons_json(worker->pythons) : json_array(),
+                     "metrics", metrics_json());
 }
 
 static void send_snapshot(struct client *client)

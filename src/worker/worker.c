@@ -316,6 +316,9 @@ void worker_reload(struct worker *worker)
     sink_settings_set(&config->sinks);
     if (pools_configure(worker->pools, config->pools, config->pool_count) < 0)
         log_error("out of memory: not all pools are as the configuration says; send SIGHUP again");
+    if (pythons_configure(worker->pythons, &config->python) < 0)
+        log_error(
+            "out of memory: not all runtimes are as the configuration says; send SIGHUP again");
     scheduler_configure(worker->scheduler);
     scheduler_wake(worker->scheduler, NULL);
     log_info("configuration read again%s%s", config->path != NULL ? " from " : "",
@@ -366,7 +369,7 @@ static void on_unregistered(struct broker_req *req)
     close_rest(worker);
 }
 
-static void on_pools_closed(void *arg)
+static void on_pythons_closed(void *arg)
 {
     struct worker *worker = arg;
 
@@ -385,6 +388,14 @@ static bool is_quiet(const struct worker *worker)
         if (worker->sources[i].recovering || worker->sources[i].renewing)
             return false;
     return !scheduler_asking(worker->scheduler) && list_empty(&worker->attempts);
+}
+
+static void on_pools_closed(void *arg)
+{
+    struct worker *worker = arg;
+
+    pythons_close(worker->pythons, on_pythons_closed, worker);
+    worker->pythons = NULL;
 }
 
 void worker_check_done(struct worker *worker)
@@ -491,12 +502,15 @@ static int start_parts(struct worker *worker, struct mandor_err *err)
         (r = pools_new(&worker->loop, worker->nursery, worker->env_pass, &worker->pools)) < 0 ||
         (r = pools_configure(worker->pools, worker->config->pools, worker->config->pool_count)) <
             0 ||
+        (r = pythons_new(&worker->loop, worker->nursery, &worker->pythons)) < 0 ||
+        (r = pythons_configure(worker->pythons, &worker->config->python)) < 0 ||
         (r = scheduler_new(worker, &worker->scheduler)) < 0 || (r = signals_start(worker)) < 0)
         return err_set(err, r, FAULT_HOST, "start worker");
     worker->env = (struct executor_env){ .loop = &worker->loop,
                                          .nursery = worker->nursery,
                                          .filters = worker->filters,
                                          .pools = worker->pools,
+                                         .pythons = worker->pythons,
                                          .env_pass = worker->env_pass };
     worker->progress = progress_new(worker);
     if ((r = live_server_new(worker, &worker->live, err)) < 0)

@@ -15,6 +15,7 @@
 #include "config/config.h"
 #include "exec/executor.h"
 #include "pool/pool.h"
+#include "python/python.h"
 #include "stream/filter.h"
 
 struct attempt;
@@ -65,6 +66,7 @@ struct worker {
     struct nursery *nursery;
     struct filter_pool *filters;
     struct pools *pools;
+    struct pythons *pythons;
     struct executor_env env;
     char **env_pass; /* owned: what every job gets of our environment */
     struct scheduler *scheduler;
