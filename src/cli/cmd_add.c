@@ -124,7 +124,14 @@ static bool says(const struct cli *cli, const char *key)
 static int add_one(struct adder *adder, struct mandor_err *err)
 {
     const struct cli *cli = adder->cli;
+    const char *python = cli_text(cli, "python");
 
+    if (python != NULL) {
+        int r = job_set_python(cli->job, python, cli_text(cli, "params"),
+                               cli_flag(cli, "bind-params"), cli_text(cli, "runtime"), err);
+        if (r < 0)
+            return r;
+    }
     if (cli->arg_count > 0 && job_set_exec(cli->job, cli->args, cli->arg_count) < 0)
         return err_set(err, -ENOMEM, FAULT_HOST, "make the job");
     return put(adder, cli->job, 0, err);
@@ -283,19 +290,31 @@ static int check_usage(const struct cli *cli)
 {
     bool from = cli_text(cli, "from") != NULL, each = cli_flag(cli, "each");
     bool pool = says(cli, "pool"), data = says(cli, "data"), command = cli->arg_count > 0;
-    bool place = false;
+    bool python = cli_text(cli, "python") != NULL, place = false;
 
     for (size_t i = 0; i < cli->arg_count; i++)
         place = place || strstr(cli->args[i], PLACE) != NULL;
 
     if (from && each)
         return cli_usage(cli, "only one of '--from' and '--each' can be given");
-    if (command && (from || pool))
+    if (command && (from || pool || python))
         return cli_usage(cli, "unexpected '%.64s': '--%s' takes no command", cli->args[0],
-                         from ? "from" : "pool");
+                         from   ? "from"
+                         : pool ? "pool"
+                                : "python");
+    if (python && (from || each || pool || data))
+        return cli_usage(cli, "only one of '--python' and '--%s' can be given",
+                         from   ? "from"
+                         : each ? "each"
+                         : pool ? "pool"
+                                : "data");
+    if (!python && (cli_text(cli, "params") != NULL || cli_text(cli, "runtime") != NULL ||
+                    cli_flag(cli, "bind-params")))
+        return cli_usage(cli, "'--params', '--bind-params' and '--runtime' go with '--python'");
     if (command && data)
         return cli_usage(cli, "'--data' goes with '--pool', which takes no command");
-    if (!command && !from && !pool && !data) /* data alone is for the pool of the queue */
+    if (!command && !from && !pool && !data &&
+        !python) /* data alone is for the pool of the queue */
         return cli_usage(cli, "no command; usage: mandor add -- CMD [ARG…]");
     if (each && !place)
         return cli_usage(cli, "'--each' needs " PLACE " in the command, where the line goes");

@@ -23,4 +23,9 @@ MUST_CHECK int job_check(const struct spec *spec, struct mandor_err *err);
 /* The same for `run`: no auto:, but inherit:. */
 MUST_CHECK int job_check_run(const struct spec *spec, struct mandor_err *err);
 
+/* Set "python" from a file of code (NULL = nothing to do; "-" is stdin) and the text of its parameters (JSON or NULL).
+ * 0, -EINVAL or -ENOMEM with *err. */
+MUST_CHECK int job_set_python(json_t *job, const char *file, const char *params, bool bind_params,
+                              const char *runtime, struct mandor_err *err);
+
 #endif
