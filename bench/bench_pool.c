@@ -94,7 +94,7 @@ static void on_ended(void *arg, const struct verdict *verdict)
     }
     one->waits = 2;
     for (int i = 0; i < 2; i++)
-        sink_commit(one->sinks[i], on_committed, one);
+        sink_commit(one->sinks[i], SINK_NO_DEADLINE, on_committed, one);
 }
 
 static void opened(struct one *one, int which, int result, const struct mandor_err *err)
