@@ -151,6 +151,12 @@ static size_t room_for_jobs(const json_t *stats)
 {
     size_t used =
         json_object_size(json_object_get(stats, "queues")) + 5; /* titles, gap, "… more", cursor */
+    size_t i, pools = 0;
+    const json_t *worker;
+
+    json_array_foreach(json_object_get(stats, "live"), i, worker)
+        pools += json_array_size(json_object_get(worker, "pools"));
+    used += pools > 0 ? pools + 2 : 0;
     size_t rows = (size_t)out_rows();
 
     return rows == 0 ? SIZE_MAX : MAX(rows, used + 1) - used;
@@ -177,24 +183,6 @@ static int print_running(const json_t *stats)
     if (r == 0 && running > room)
         out_line("… and %zu more", running - room);
     return r;
-}
-
-static int print_stats(const json_t *stats)
-{
-    size_t workers = client_live_workers(stats);
-
-    int r = print_queues(stats);
-    if (r < 0)
-        return r;
-    out_line("\n%zu live %s", workers, workers == 1 ? "worker" : "workers");
-    return json_array_size(json_object_get(stats, "live")) > 0 ? print_workers(stats) : 0;
-}
-
-static int print_top(const json_t *stats)
-{
-    int r = print_queues(stats);
-    (void)putchar('\n');
-    return r < 0 ? r : print_running(stats);
 }
 
 static enum out_style style_of(const char *state)
@@ -235,7 +223,8 @@ static void add_pool(struct table *table, const json_t *worker, const json_t *po
     table_cell(table, STYLE_PLAIN, "%s", text_of(pool, "last_error"));
 }
 
-static int print_pools(const json_t *stats)
+/* Returns 1 when there were any, 0 or -ENOMEM. */
+static int print_pool_table(const json_t *stats)
 {
     static const char *const titles[] = { "POOL",    "STATE",  "READY",    "BUSY",
                                           "WAITING", "JOBS",   "RECYCLED", "DIED",
@@ -251,10 +240,59 @@ static int print_pools(const json_t *stats)
             add_pool(table, worker, pool);
             count++;
         }
-    if (count > 0)
-        return table_print(table);
-    out_line("no live worker has a pool");
-    return 0;
+    int r = count > 0 ? table_print(table) : 0;
+    return r < 0 ? r : count > 0;
+}
+
+static int print_pools(const json_t *stats)
+{
+    int r = print_pool_table(stats);
+
+    if (r == 0)
+        out_line("no live worker has a pool");
+    return MIN(r, 0);
+}
+
+static bool any_pools(const json_t *stats)
+{
+    const json_t *worker;
+    size_t i;
+
+    json_array_foreach(json_object_get(stats, "live"), i, worker)
+        if (json_array_size(json_object_get(worker, "pools")) > 0)
+            return true;
+    return false;
+}
+
+/* Behind something else, and only where there are some. */
+static int print_pools_too(const json_t *stats)
+{
+    if (!any_pools(stats))
+        return 0;
+    (void)putchar('\n');
+    return MIN(print_pool_table(stats), 0);
+}
+
+static int print_stats(const json_t *stats)
+{
+    size_t workers = client_live_workers(stats);
+
+    int r = print_queues(stats);
+    if (r < 0)
+        return r;
+    out_line("\n%zu live %s", workers, workers == 1 ? "worker" : "workers");
+    r = json_array_size(json_object_get(stats, "live")) > 0 ? print_workers(stats) : 0;
+    return r < 0 ? r : print_pools_too(stats);
+}
+
+static int print_top(const json_t *stats)
+{
+    int r = print_queues(stats);
+
+    if (r == 0)
+        r = print_pools_too(stats);
+    (void)putchar('\n');
+    return r < 0 ? r : print_running(stats);
 }
 
 /* ---- the commands ---- */

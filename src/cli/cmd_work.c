@@ -56,6 +56,12 @@ static void print_queue(const struct config_queue *queue, const char *name)
 }
 
 /* --check: what would be served, and how. */
+static void print_pool(const struct pool_options *pool)
+{
+    out_line("pool: %s (%s, %" PRId64 " worker%s%s)", pool->name, pool->command[0], pool->size_max,
+             pool->size_max == 1 ? "" : "s", pool->size_min < pool->size_max ? " at most" : "");
+}
+
 static int check(const struct worker_setup *setup)
 {
     const struct config *config = setup->config;
@@ -72,9 +78,7 @@ static int check(const struct worker_setup *setup)
     if (setup->queue_count == 0 && config->queue_count == 0)
         out_line("queues: all that the broker has");
     for (size_t i = 0; i < config->pool_count; i++)
-        out_line("pool: %s (%s, %" PRId64 " workers%s)", config->pools[i].name,
-                 config->pools[i].command[0], config->pools[i].size_max,
-                 config->pools[i].size_min < config->pools[i].size_max ? " at most" : "");
+        print_pool(&config->pools[i]);
     for (size_t i = 0; i < config->python.runtime_count; i++)
         out_line("python: %s (isolation %s, sandbox %s)", config->python.runtimes[i].name,
                  config->python.runtimes[i].isolation, config->python.runtimes[i].sandbox);

@@ -36,6 +36,7 @@ enum param_type {
     PARAM_WORDS,
     PARAM_VARS,
     PARAM_COUNT,
+    PARAM_LIMITS,
     PARAM_DIR,
     PARAM_PATH,
     PARAM_LIST,
@@ -703,6 +704,26 @@ static int read_group(const struct place *place, const char *group, const struct
     return 0;
 }
 
+/* The limits of a job, for something that is none. */
+static int read_limits(const struct place *place, const struct tree *value,
+                       struct spec_limits *limits)
+{
+    SCOPED_JSON *options = json_object(), *job = json_pack("{s:[s]}", "exec", "true");
+    SCOPED(spec_free) struct spec *spec = NULL;
+    struct mandor_err why = { 0 };
+
+    if (options == NULL || job == NULL)
+        return no_memory(place);
+    int r = read_group(place, "limits", value, options);
+    if (r < 0)
+        return r;
+    r = spec_from_json(job, options, &spec, &why);
+    if (r < 0)
+        return failed(place, r, &why);
+    *limits = spec->limits;
+    return 0;
+}
+
 /* A stream that leads nowhere would fail every job of the queue: say it now. */
 static int check_end(const struct place *place, const char *key, const char *url)
 {
@@ -1053,6 +1074,8 @@ static int read_param(const struct place *place, const struct param *param,
         return read_vars(place, value, field);
     if (param->type == PARAM_COUNT)
         return read_count(place, value, param, field);
+    if (param->type == PARAM_LIMITS)
+        return read_limits(place, value, field);
     if (param->type == PARAM_LIST)
         return read_list(place, value, field);
     if (param->type == PARAM_PYTHON)
@@ -1313,6 +1336,7 @@ const struct config_param *config_params(size_t *ret_count)
 #define TYPE_KEEP     "duration, or {age, count}"
 #define TYPE_QUEUES   "mapping"
 #define TYPE_POOLS    "mapping"
+#define TYPE_LIMITS   "mapping"
 #define TYPE_WORDS    "list"
 #define TYPE_VARS     "map of names to values"
 #define TYPE_COUNT    "integer, or {min, max}"

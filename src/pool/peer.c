@@ -23,8 +23,10 @@
     ((size_t)4 << 20) /* bytes read after the process died: more than a socket buffer holds */
 #define CONTROL_MAX ((size_t)256 << 10) /* unread control frames, bytes */
 #define KEEP_MAX    ((size_t)256 << 10) /* a larger output buffer is freed when it is empty */
-#define NAME_SIZE   128
-#define TEXT_SIZE   1024
+#define VALUES_MAX \
+    ((size_t)250000) /* of RESULT, ERROR and PROGRESS: an empty object of two bytes takes 250 in memory */
+#define NAME_SIZE 128
+#define TEXT_SIZE 1024
 
 struct peer {
     uint32_t magic;
@@ -277,7 +279,7 @@ int peer_give(struct peer *peer, const struct peer_task *task, struct peer_job *
 
 size_t peer_job_room(const struct peer_job *job)
 {
-    if (job->peer == NULL || job->stdin_over)
+    if (job->peer == NULL || job->stdin_over || job->peer->deaf) /* deaf: it would be lost */
         return 0;
     /* What the socket does not take must not gather here: credit may be gigabytes. */
     size_t left = out_left(job->peer);
@@ -379,6 +381,24 @@ static bool get_number(struct peer *peer, const struct wire_frame *frame, const 
     return get_object(peer, frame, &object) && need_number(peer, frame, object, key, max, ret);
 }
 
+/* No fewer than the values in it. */
+static size_t count_values(struct wire_json json)
+{
+    size_t count = 1;
+    bool text = false;
+
+    for (size_t i = 0; i < json.len; i++) {
+        char c = json.text[i];
+        if (c == '"')
+            text = !text;
+        else if (text)
+            i += c == '\\';
+        else
+            count += c == ',' || c == '[' || c == '{' || c == ':';
+    }
+    return count;
+}
+
 /* The payload as a tree, or NULL: the connection has been ended. */
 static json_t *get_tree(struct peer *peer, const struct wire_frame *frame)
 {
@@ -390,6 +410,11 @@ static json_t *get_tree(struct peer *peer, const struct wire_frame *frame)
     if (wire_json_parse(frame->payload, frame->len, &value, &at) < 0) {
         fail(peer, -EPROTO, "%s is not JSON at byte %zu of its payload",
              wire_type_name(frame->type), at);
+        return NULL;
+    }
+    if (value.len > VALUES_MAX && count_values(value) > VALUES_MAX) {
+        fail(peer, -EPROTO, "expected at most %zu values in %s, found more", VALUES_MAX,
+             wire_type_name(frame->type));
         return NULL;
     }
     json_t *json = json_loadb(value.text, value.len, flags, &error);
@@ -621,6 +646,8 @@ static void take(struct peer *peer, const unsigned char *bytes, size_t len)
 
 static void end_of_file(struct peer *peer)
 {
+    if (out_left(peer) > 0)
+        note_unread(peer);
     if (wire_decoder_end(&peer->decoder) < 0)
         fail(peer, -EPROTO, "%s", peer->decoder.error);
     else

@@ -26,7 +26,8 @@
 #define BACKOFF_LAST_MS  30000
 #define BACKOFF_READY_MS \
     1000 /* the longest after a HELLO: it can start, and may have been killed from outside */
-#define LEAD_PART 10 /* the successor is started when a tenth of max_jobs is left */
+#define FAILING_MS 5000 /* a pool that has had no worker for so long keeps no job waiting */
+#define LEAD_PART  10   /* the successor is started when a tenth of max_jobs is left */
 
 double pool_random01(struct pool *pool)
 {
@@ -94,7 +95,8 @@ static void note_failure(struct pool *pool, const char *why, int64_t started_ms,
     }
     int64_t delay_ms = MIN((int64_t)BACKOFF_FIRST_MS << MIN(pool->failures, 10), longest_ms);
     delay_ms = (int64_t)((double)delay_ms * (0.75 + pool_random01(pool) / 2));
-    pool->failures++;
+    if (pool->failures++ == 0)
+        pool->failing_since_ms = now;
     pool->failed_ms = now;
     pool->next_start_ms = now + delay_ms;
     log_warn("pool %s: a worker failed to start: %s; trying again in %" PRId64 " ms",
@@ -261,17 +263,43 @@ static struct warm *pick(struct pool *pool)
     return best;
 }
 
-static void refuse(struct pool_job *job, int code)
+static void refuse(struct pool_job *job, int code, const char *why)
 {
-    struct verdict verdict = { .cause = CAUSE_SPAWN,
-                               .exit_code = -1,
-                               .stage = STAGE_PREPARE,
-                               .spawn_errno = code == -EMSGSIZE ? E2BIG : -code };
+    struct verdict verdict = {
+        .cause = CAUSE_SPAWN, .exit_code = -1, .stage = STAGE_PREPARE, .spawn_errno = code
+    };
 
-    (void)snprintf(verdict.error, sizeof verdict.error, "%s",
-                   code == -EMSGSIZE ? "the job's data is longer than a frame of 16 MiB can hold"
-                                     : strerror(-code));
+    (void)snprintf(verdict.error, sizeof verdict.error, "%.230s", why);
     job->events->on_lost(job->arg, &verdict);
+}
+
+static struct pool_job *take_waiting(struct pool *pool)
+{
+    struct pool_job *job = LIST_ENTRY(list_pop_front(&pool->waiting), struct pool_job, node);
+
+    pool->waiting_count--;
+    job->waiting = false;
+    return job;
+}
+
+static bool is_failing(const struct pool *pool, const struct census *census)
+{
+    return census->fresh_ready == 0 && census->replacing == 0 && pool->failures > 0;
+}
+
+/* Jobs hold slots of the whole worker while they wait.  Where no worker can be had they go back to the queue, uncharged, and come
+ * again later and later: a broken pool must not keep everybody else from running. */
+static void send_back(struct pool *pool)
+{
+    struct census census = count(pool);
+    char why[240];
+
+    if (!is_failing(pool, &census) || clock_mono_ms() - pool->failing_since_ms < FAILING_MS)
+        return;
+    (void)snprintf(why, sizeof why, "pool '%.60s' has no worker: %.150s", pool->options.name,
+                   pool->last_error);
+    while (pool->waiting_count > 0)
+        refuse(take_waiting(pool), EAGAIN, why);
 }
 
 static void on_turn(uv_idle_t *turn);
@@ -282,12 +310,12 @@ void pool_serve(struct pool *pool)
     struct warm *warm;
 
     while (pool->waiting_count > 0 && (warm = pick(pool)) != NULL) {
-        struct pool_job *job = LIST_ENTRY(list_pop_front(&pool->waiting), struct pool_job, node);
-        pool->waiting_count--;
-        job->waiting = false;
+        struct pool_job *job = take_waiting(pool);
         int r = warm_give(warm, job);
-        if (r < 0)
-            refuse(job, r);
+        if (r == -EMSGSIZE)
+            refuse(job, E2BIG, "the job's data is longer than a frame of 16 MiB can hold");
+        else if (r < 0)
+            refuse(job, -r, strerror(-r));
         changed |= warm->jobs_max > 0;
     }
     if (changed) /* somebody may be due, or spent */
@@ -307,7 +335,11 @@ void pool_submit(struct pool *pool, struct pool_job *job, const struct peer_task
 {
     OBJ_CHECK(pool, POOL_MAGIC);
     *job = (struct pool_job){
-        .pool = pool, .task = task, .events = events, .arg = arg, .waiting = true
+        .pool = pool,
+        .task = task,
+        .events = events,
+        .arg = arg,
+        .waiting = true,
     };
     list_push_back(&pool->waiting, &job->node);
     pool->waiting_count++;
@@ -336,6 +368,7 @@ bool pool_job_withdraw(struct pool_job *job)
 
 void pool_job_cancel(struct pool_job *job, const char *reason, int64_t grace_ms)
 {
+    job->cancelled = true;
     peer_job_cancel(&job->peer, reason, grace_ms);
 }
 
@@ -374,6 +407,7 @@ static void on_tick(uv_timer_t *timer)
             pool->failures = 0;
         look(warm, now);
     }
+    send_back(pool);
     pool_tend(pool);
 }
 
@@ -444,7 +478,7 @@ static const char *state_name(const struct pool *pool)
         return "draining";
     if (census.fresh_ready > 0 || census.replacing > 0)
         return "ready";
-    if (pool->failures > 0)
+    if (is_failing(pool, &census))
         return "failing";
     return pool->warm_count > 0 ? "starting" : "empty";
 }

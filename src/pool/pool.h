@@ -16,6 +16,7 @@
 #include "base/err.h"
 #include "base/macro.h"
 #include "child/nursery.h"
+#include "job/spec.h"
 #include "job/verdict.h"
 #include "pool/peer.h"
 
@@ -36,6 +37,9 @@ struct pool_options {
     int64_t shrink_after_ms;    /* idle time of a worker above size_min */
     int64_t hello_timeout_ms, ping_interval_ms, kill_after_ms;
     char *contamination; /* "report", "recycle" or "off" */
+    struct spec_limits limits;
+    char *limits_policy; /* "strict" or "best_effort"; NULL = strict */
+    char *containment;   /* "auto" … "strict"; NULL = auto */
 };
 MUST_CHECK int pool_options_copy(const struct pool_options *from,
                                  struct pool_options *to); /* 0 or -ENOMEM */
@@ -71,7 +75,7 @@ struct pool_job_events {
     void (*on_progress)(void *arg, json_t *value);
     void (*on_log)(void *arg, const char *text);
     void (*on_done)(void *arg, json_t *result, json_t *error);
-    /* Its worker has ended and nothing of it is alive; or the job could not be given (CAUSE_SPAWN). */
+    /* Its worker has ended and nothing of it is alive; or the job could not be given (CAUSE_SPAWN; EAGAIN: no worker can be had). */
     void (*on_lost)(void *arg, const struct verdict *verdict);
 };
 
@@ -87,7 +91,8 @@ struct pool_job {
     const struct pool_job_events *events;
     void *arg;
     bool waiting;
-    bool stopped; /* its worker was killed because of it */
+    bool cancelled; /* its worker was told so: it is not given to another one */
+    bool stopped;   /* its worker was killed because of it */
 };
 
 /* task: borrowed until on_done or on_lost.  Callbacks come later, never from inside. */

@@ -95,9 +95,10 @@ struct pool {
     uv_timer_t tick;
     unsigned handles;
 
-    int failures;          /* starts that failed in a row */
-    int64_t failed_ms;     /* monotonic: when the last one did */
-    int64_t next_start_ms; /* monotonic: not before */
+    int failures;             /* starts that failed in a row */
+    int64_t failing_since_ms; /* monotonic: the first of them */
+    int64_t failed_ms;        /* monotonic: when the last one did */
+    int64_t next_start_ms;    /* monotonic: not before */
     int64_t jobs_done, recycles, deaths, failed_starts, started;
     char last_error[240];
 };

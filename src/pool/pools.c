@@ -3,11 +3,7 @@
 
 #include "base/buf.h"
 #include "base/clock.h"
-#include "base/log.h"
-#include "base/units.h"
 #include "pool/pool_int.h"
-
-#define NAMES_MAX 64
 
 /* ---- options ---- */
 
@@ -41,6 +37,8 @@ void pool_options_done(struct pool_options *options)
     free(options->cwd);
     free(options->user);
     free(options->contamination);
+    free(options->limits_policy);
+    free(options->containment);
     *options = (struct pool_options){ 0 };
 }
 
@@ -66,6 +64,8 @@ int pool_options_copy(const struct pool_options *from, struct pool_options *to)
     done &= copy_text(from->cwd, &to->cwd);
     done &= copy_text(from->user, &to->user);
     done &= copy_text(from->contamination, &to->contamination);
+    done &= copy_text(from->limits_policy, &to->limits_policy);
+    done &= copy_text(from->containment, &to->containment);
     if (done)
         return 0;
     pool_options_done(to);
@@ -86,11 +86,20 @@ static bool same_words(char *const *a, char *const *b)
     return *a == NULL && *b == NULL;
 }
 
+static bool same_limits(const struct spec_limits *a, const struct spec_limits *b)
+{
+    return a->memory_bytes == b->memory_bytes && a->pids == b->pids &&
+           a->cpu_time_ms == b->cpu_time_ms && a->open_files == b->open_files &&
+           a->file_size_bytes == b->file_size_bytes && !(a->cpu < b->cpu) && !(a->cpu > b->cpu);
+}
+
 bool pool_options_same(const struct pool_options *a, const struct pool_options *b)
 {
     return same_text(a->name, b->name) && same_words(a->command, b->command) &&
            same_words(a->env, b->env) && same_text(a->cwd, b->cwd) && same_text(a->user, b->user) &&
-           same_text(a->contamination, b->contamination) && a->size_min == b->size_min &&
+           same_text(a->contamination, b->contamination) && same_limits(&a->limits, &b->limits) &&
+           same_text(a->limits_policy, b->limits_policy) &&
+           same_text(a->containment, b->containment) && a->size_min == b->size_min &&
            a->size_max == b->size_max && a->concurrency == b->concurrency &&
            a->max_jobs == b->max_jobs && a->max_memory_bytes == b->max_memory_bytes &&
            a->max_age_ms == b->max_age_ms && a->shrink_after_ms == b->shrink_after_ms &&

@@ -449,7 +449,8 @@ static struct verdict verdict_for(const struct warm *warm, const struct pool_job
 
 static void lose(struct warm *warm, struct pool_job *job)
 {
-    bool unread = !job->stopped && warm->peer != NULL && peer_job_unread(warm->peer, &job->peer);
+    bool unread = !job->stopped && !job->cancelled && warm->peer != NULL &&
+                  peer_job_unread(warm->peer, &job->peer);
 
     release(warm, job);
     if (unread) {
@@ -542,11 +543,15 @@ json_t *warm_json(const struct warm *warm)
 
     LIST_FOREACH(job, &warm->held, struct pool_job, node)
         (void)json_array_append_new(jobs, json_string(job->task->id));
-    return json_pack("{s:i, s:s, s:o, s:I, s:I, s:I, s:s?, s:s?}", "pid", (int)warm->pid, "state",
-                     state_names[warm->state], "held", jobs, "jobs", (json_int_t)warm->jobs_done,
-                     "memory", (json_int_t)seen->memory_bytes, "age_ms",
+    bool runs = warm->child != NULL && warm->pid > 0;
+    return json_pack("{s:i, s:s, s:o, s:I, s:I, s:I, s:I, s:s?, s:s?, s:s?, s:o?}", "pid",
+                     (int)warm->pid, "state", state_names[warm->state], "held", jobs, "jobs",
+                     (json_int_t)warm->jobs_done, "memory", (json_int_t)seen->memory_bytes,
+                     "processes", (json_int_t)seen->processes + runs, "age_ms",
                      (json_int_t)(clock_mono_ms() - warm->started_ms), "due", warm->due, "drift",
-                     seen->drift[0] != '\0' ? seen->drift : NULL);
+                     seen->drift[0] != '\0' ? seen->drift : NULL, "containment",
+                     runs ? spec_containment_name(child_containment(warm->child)) : NULL,
+                     "limits_enforced", runs ? child_limits_enforced(warm->child) : NULL);
 }
 
 /* ---- the beginning ---- */
@@ -585,8 +590,17 @@ static int make_env(struct warm *warm)
     return 0;
 }
 
+static enum spec_containment containment_of(const char *name)
+{
+    for (int i = CONTAIN_AUTO; name != NULL && i <= CONTAIN_STRICT; i++)
+        if (str_eq(name, spec_containment_name((enum spec_containment)i)))
+            return (enum spec_containment)i;
+    return CONTAIN_AUTO;
+}
+
 static int launch(struct warm *warm, int theirs)
 {
+    const char *policy = warm->options.limits_policy;
     static const struct child_events events = { .on_spawned = on_spawned,
                                                 .on_exited = on_exited,
                                                 .on_empty = on_empty };
@@ -605,7 +619,11 @@ static int launch(struct warm *warm, int theirs)
                                    .channel_fd = theirs,
                                    .stdout_fd = -1,
                                    .stderr_fd = -1,
-                                   .containment = CONTAIN_AUTO };
+                                   .limits = warm->options.limits,
+                                   .limits_policy = policy != NULL && str_eq(policy, "best_effort")
+                                                        ? LIMITS_BEST_EFFORT
+                                                        : LIMITS_STRICT,
+                                   .containment = containment_of(warm->options.containment) };
 
     return child_start(warm->pool->pools->nursery, &launch, &events, warm, &warm->child);
 }

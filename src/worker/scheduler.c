@@ -59,11 +59,25 @@ struct scheduler {
 
 /* ---- queues ---- */
 
+/* Jobs that wait for a worker of a full pool hold slots: of a queue that is bound to one, as many may wait as can run. */
+static size_t pool_limit(const struct config *config, const struct config_queue *queue)
+{
+    const char *name = json_string_value(json_object_get(queue->defaults, "pool"));
+
+    for (size_t i = 0; name != NULL && i < config->pool_count; i++) {
+        const struct pool_options *pool = &config->pools[i];
+        if (str_eq(pool->name, name))
+            return 2 * (size_t)MAX(pool->size_max * pool->concurrency, (int64_t)1);
+    }
+    return SIZE_MAX;
+}
+
 static void configure_queue(struct scheduler *scheduler, struct squeue *queue)
 {
-    const struct config_queue *config = config_queue(scheduler->worker->config, queue->name);
+    const struct config *all = scheduler->worker->config;
+    const struct config_queue *config = config_queue(all, queue->name);
 
-    queue->limit = config->concurrency > 0 ? (size_t)config->concurrency : SIZE_MAX;
+    queue->limit = config->concurrency > 0 ? (size_t)config->concurrency : pool_limit(all, config);
     queue->weight = (double)MAX(config->weight, (int64_t)1);
 }
 

@@ -5,6 +5,7 @@ held at once.
 """
 import json
 import os
+import random
 import select
 import signal
 import socket
@@ -132,6 +133,62 @@ class Worker:
         self.send(RESULT, result, number)
         del self.open[number]
 
+    # -- what a hostile worker does with its socket --
+
+    def fuzz(self, number, data):
+        """Frames of every kind with bytes turned, cut and repeated, and the end."""
+        chance = random.Random(data["seed"])
+        good = [self.frame(PROGRESS, 1, number), self.frame(LOG, {"text": "x" * 40}, number), self.frame(CHUNK, b"y" * 500, number, 1),
+                self.frame(CHUNK, b"", number, 2, True), self.frame(CREDIT, {"bytes": 7}, number), self.frame(PING, {"n": 1}),
+                self.frame(RESULT, [1], number), self.frame(ERROR, {"message": "m"}, number), self.frame(BYE, {"reason": "r"})]
+        for _ in range(chance.randint(1, 30)):
+            frame = bytearray(chance.choice(good))
+            for _ in range(chance.choice((0, 0, 1, 2, 8))):
+                frame[chance.randrange(len(frame))] = chance.choice((0, 1, 0x7f, 0x80, 0xff, chance.randrange(256)))
+            if chance.random() < 0.1:
+                del frame[chance.randrange(len(frame)):]
+            try:
+                self.sock.sendall(frame)
+            except OSError:
+                break
+        os._exit(chance.choice((0, 0, 7)))
+
+    def live_on(self, number, data):
+        """The socket is closed, the process stays."""
+        self.sock.close()
+        time.sleep(1000)
+
+    def orphan(self, number, data):
+        """A child keeps the socket and goes on writing to it; the worker leaves."""
+        if os.fork() > 0:
+            os._exit(0)
+        os.setsid()
+        while True:
+            self.sock.sendall(self.frame(PROGRESS, 1, number))
+            time.sleep(0.01)
+
+    def pass_descriptors(self, number, data):
+        """Descriptors come with the frames."""
+        here = os.open("/dev/null", os.O_RDONLY)
+        for _ in range(data["count"]):
+            socket.send_fds(self.sock, [self.frame(PROGRESS, 1, number)], [here] * 100)
+        self.sock.sendall(self.frame(RESULT, "passed", number))
+        del self.open[number]
+        self.sock.setblocking(False)
+
+    def many_values(self, number, data):
+        """A small text that is large in memory."""
+        self.sock.sendall(self.frame(RESULT, b"[" + b"{}," * data["count"] + b"0]", number))
+
+    def never_read(self, number, data):
+        """Questions without end, and no answer is read."""
+        ask = self.frame(PING, {"n": 1}) * 1000
+        while True:
+            self.sock.sendall(ask)
+
+    def stay_silent(self, number, data):
+        time.sleep(1000)
+
     def work(self, number, job):
         data = job["data"]
         if "print" in data:
@@ -155,6 +212,11 @@ class Worker:
             subprocess.Popen(["sleep", "1000"], start_new_session=True, stdin=subprocess.DEVNULL)
         if "eat" in data:
             self.held_open.append(bytearray(os.urandom(1 << 20) * data["eat"]))
+        if "hostile" in data:
+            self.flush_all()
+            self.sock.setblocking(True)
+            getattr(self, data["hostile"])(number, data)
+            return
         if "raw" in data:
             self.flush_all()
             self.sock.setblocking(True)

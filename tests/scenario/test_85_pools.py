@@ -424,6 +424,15 @@ def test_sighup_brings_changes_and_takes_pools_away(mandor):
         assert mandor.wait_state(add(mandor, 1, pool="old"), "failed")["error"].startswith("no pool 'old'")
 
 
+def test_stats_shows_pools_where_there_are_some(mandor):
+    configure(mandor, {"thumbs": {}})
+    with mandor.worker():
+        wait_ready(mandor, 1, "thumbs")
+        text = mandor.ok("stats").text
+        assert "POOL" in text and [line for line in text.splitlines() if line.startswith("thumbs")][0].split()[1] == "ready"
+    assert "POOL" not in mandor.ok("stats").text
+
+
 def test_a_worker_may_ask_for_fewer_jobs_at_once(mandor):
     configure(mandor, {"p": {"concurrency": 8, "env": {"ONLY": "1"}}})
     with mandor.worker():

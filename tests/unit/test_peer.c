@@ -385,6 +385,41 @@ START_TEST(a_job_that_the_dead_worker_had_not_read_is_known)
 }
 END_TEST
 
+START_TEST(a_job_that_was_not_even_sent_whole_is_unread_too)
+{
+    char *text = calloc(1, (4 << 20) + 1);
+    ck_assert_ptr_nonnull(text);
+    memset(text, 'x', 4 << 20);
+    json_t *data = json_string(text);
+    struct peer_task task = { .id = "j", .queue = "q", .attempt = 1, .data = data };
+
+    open_peer(5000, 0);
+    greet();
+    ck_assert_int_eq(peer_give(peer, &task, &job, &job_events, NULL), 0);
+    (void)
+        drain_far(); /* all that the socket held: closed now, it says end of file and not ECONNRESET */
+    (void)close(STEAL_FD(far_end));
+    until(&seen.ended, 1);
+    ck_assert(peer_job_unread(peer, &job));
+    close_peer();
+    json_decref(data);
+    free(text);
+}
+END_TEST
+
+START_TEST(nothing_of_stdin_is_taken_for_a_worker_that_will_not_get_it)
+{
+    open_peer(5000, 0);
+    greet();
+    (void)close(STEAL_FD(far_end));
+    give(true); /* it cannot be sent: another worker will get it, with all of its stdin */
+    ck_assert_uint_eq(peer_job_room(&job), 0);
+    until(&seen.ended, 1);
+    ck_assert(peer_job_unread(peer, &job));
+    close_peer();
+}
+END_TEST
+
 /* R62 */
 START_TEST(results_that_wait_in_the_socket_are_read_after_the_death)
 {
@@ -405,6 +440,32 @@ START_TEST(results_that_wait_in_the_socket_are_read_after_the_death)
 END_TEST
 
 /* ---- hostility ---- */
+
+START_TEST(a_result_of_too_many_values_is_refused_before_it_is_made)
+{
+    const uint32_t len = 2 * 300000 + 1;
+    unsigned char *bytes = malloc(16 + len), *at = bytes + 16;
+    ck_assert_ptr_nonnull(bytes);
+    (void)frame(bytes, WIRE_RESULT, 0, 1, NULL, len);
+
+    for (int commas_in_text = 0; commas_in_text < 2; commas_in_text++) {
+        for (uint32_t i = 0; i < len; i++)
+            at[i] = i % 2 == 0 ? ',' : '0';
+        at[0] = commas_in_text ? '"' : '[';
+        at[len - 1] = commas_in_text ? '"' : ']';
+        open_peer(5000, 0);
+        greet();
+        give(false);
+        put(bytes, 16 + len);
+        until(commas_in_text ? &job_seen.done : &seen.ended, 1);
+        ck_assert_int_eq(job_seen.done, commas_in_text);
+        if (!commas_in_text)
+            ck_assert_msg(strstr(seen.err.msg, "250000 values") != NULL, "%s", seen.err.msg);
+        close_peer();
+    }
+    free(bytes);
+}
+END_TEST
 
 static uint64_t random_state = 88172645463325252u;
 
@@ -524,6 +585,9 @@ int main(void)
     tcase_add_test(tcase, an_idle_worker_that_answers_no_ping_is_given_up_and_a_busy_one_is_not);
     tcase_add_test(tcase, who_sends_for_ever_and_reads_nothing_is_given_up_in_bounded_memory);
     tcase_add_test(tcase, a_job_that_the_dead_worker_had_not_read_is_known);
+    tcase_add_test(tcase, a_job_that_was_not_even_sent_whole_is_unread_too);
+    tcase_add_test(tcase, nothing_of_stdin_is_taken_for_a_worker_that_will_not_get_it);
+    tcase_add_test(tcase, a_result_of_too_many_values_is_refused_before_it_is_made);
     tcase_add_test(tcase, results_that_wait_in_the_socket_are_read_after_the_death);
     tcase_add_test(tcase, no_sequence_of_frames_does_more_than_end_its_own_connection);
     tcase_add_test(tcase, random_bytes_end_the_connection_without_memory);
