@@ -4,6 +4,7 @@
 #include "base/units.h"
 #include "cli/out.h"
 #include "cli/wheels.h"
+#include "cli/wheels_smoke.h"
 #include "python/store.h"
 
 /* ---- ls ---- */
@@ -248,7 +249,6 @@ static bool chosen(const struct wheels *wheels, const char *name)
 
 static int check_names(const struct wheels *wheels, const json_t *lock, struct mandor_err *err)
 {
-    SCOPED_JSON *names = NULL;
     char *const *args = wheels->args;
 
     for (size_t i = 0; i < wheels->arg_count; i++) {
@@ -266,7 +266,9 @@ static int check_names(const struct wheels *wheels, const json_t *lock, struct m
     return 0;
 }
 
-static int verify_all(struct wheels *wheels, const json_t *lock, int *code, struct mandor_err *err)
+/* What is wrong with each chosen package without running anything: {name: null or the reason}. */
+static int look_at_all(const struct wheels *wheels, const json_t *lock, json_t *found,
+                       struct mandor_err *err)
 {
     const char *name;
     json_t *package;
@@ -276,9 +278,46 @@ static int verify_all(struct wheels *wheels, const json_t *lock, int *code, stru
         if (!chosen(wheels, name))
             continue;
         int r = verify_one(wheels, lock, name, package, &why);
-        if (r < 0)
+        if (json_object_set_new(found, name, r < 0 ? json_string(why.msg) : json_null()) < 0)
+            return err_set(err, -ENOMEM, FAULT_HOST, "look at the wheels");
+    }
+    return 0;
+}
+
+/* Import those that are well so far; found is brought up to date. */
+static int import_all(const struct wheels *wheels, const json_t *lock, json_t *found,
+                      struct mandor_err *err)
+{
+    SCOPED_JSON *names = json_array(), *tried = NULL;
+    const char *name;
+    json_t *wrong;
+    bool no_memory = names == NULL;
+
+    json_object_foreach(found, name, wrong) {
+        if (json_is_null(wrong))
+            no_memory |= json_array_append_new(names, json_string(name)) < 0;
+    }
+    if (no_memory)
+        return err_set(err, -ENOMEM, FAULT_HOST, "import the packages");
+    if (json_array_size(names) == 0)
+        return 0;
+    int r = wheels_smoke(wheels, lock, names, &tried, err);
+    return r < 0 || json_object_update(found, tried) == 0
+               ? r
+               : err_set(err, -ENOMEM, FAULT_HOST, "import the packages");
+}
+
+static int say_all(const struct wheels *wheels, const json_t *lock, const json_t *found, int *code,
+                   struct mandor_err *err)
+{
+    const char *name;
+    json_t *wrong;
+
+    json_object_foreach((json_t *)found, name, wrong) {
+        const json_t *package = json_object_get(lockfile_packages(lock), name);
+        if (!json_is_null(wrong))
             *code = EXIT_FAILED;
-        if (say_verified(wheels, name, package, r < 0 ? why.msg : NULL) < 0)
+        if (say_verified(wheels, name, package, json_string_value(wrong)) < 0)
             return err_set(err, -ENOMEM, FAULT_HOST, "print what was found");
     }
     return 0;
@@ -286,16 +325,23 @@ static int verify_all(struct wheels *wheels, const json_t *lock, int *code, stru
 
 static int wheels_verify(struct wheels *wheels)
 {
-    SCOPED_JSON *lock = NULL;
-    struct mandor_err err = { .code = 0 };
+    SCOPED_JSON *lock = NULL, *found = json_object();
+    struct mandor_err err = { .code = 0 }, not_tried = { .code = 0 };
     int code = EXIT_OK;
 
-    int r = store_read(wheels->store, &lock, &err);
+    int r = found != NULL ? store_read(wheels->store, &lock, &err)
+                          : err_set(&err, -ENOMEM, FAULT_HOST, "look at the wheels");
     if (r == 0)
         r = check_names(wheels, lock, &err);
     if (r == 0)
-        r = verify_all(wheels, lock, &code, &err);
-    return r < 0 ? cli_fail(wheels->cli, &err) : code;
+        r = look_at_all(wheels, lock, found, &err);
+    if (r == 0 && !cli_flag(wheels->cli, "no-import"))
+        (void)import_all(wheels, lock, found, &not_tried); /* what was found is told in any case */
+    if (r == 0)
+        r = say_all(wheels, lock, found, &code, &err);
+    if (r < 0)
+        return cli_fail(wheels->cli, &err);
+    return not_tried.code != 0 ? cli_fail(wheels->cli, &not_tried) : code;
 }
 
 /* ---- which one ---- */
@@ -397,7 +443,7 @@ int cmd_wheels(struct cli *cli)
         return EXIT_USAGE;
     if (wheels.arg_count > 0 && (verbs[verb].run == wheels_ls || verbs[verb].run == wheels_export))
         return cli_usage(cli, "%s: unexpected '%.64s'", verbs[verb].name, wheels.args[0]);
-    bool with_config = verbs[verb].run == wheels_rm;
+    bool with_config = verbs[verb].run == wheels_rm || verbs[verb].run == wheels_verify;
     int code =
         find_store(&wheels, with_config, &err) < 0 ? cli_fail(cli, &err) : verbs[verb].run(&wheels);
     (void)config_free(wheels.config);

@@ -4,35 +4,17 @@
 #include <fcntl.h>
 #include <spawn.h>
 #include <stdio.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 
+#include "os/memfile.h"
 #include "python/lockfile.h"
 
-#define ANSWER_MAX ((off_t)256 << 20) /* bytes */
+#define ANSWER_MAX ((size_t)256 << 20) /* bytes */
 #define SCRIPT_FD  3
 
 extern const unsigned char wheels_helper_py[];
 extern const size_t wheels_helper_py_len;
 extern char **environ;
-
-/* A file in memory that holds these bytes, read from its start; -errno. */
-static int memory_file(const char *name, const void *bytes, size_t len)
-{
-    SCOPED_FD fd = memfd_create(name, MFD_CLOEXEC);
-    const char *at = bytes;
-
-    if (fd < 0)
-        return -errno;
-    for (size_t left = len; left > 0;) {
-        ssize_t n = RETRY_EINTR(write(fd, at, left));
-        if (n < 0)
-            return -errno;
-        at += n;
-        left -= (size_t)n;
-    }
-    return lseek(fd, 0, SEEK_SET) < 0 ? -errno : STEAL_FD(fd);
-}
 
 /* dup2() in the child clears close-on-exec, but not where both are the same number: out of the way of 0 to 3 first. */
 static int move_up(int *fd)
@@ -79,16 +61,13 @@ static int wait_for(pid_t pid, struct mandor_err *err)
 
 static int read_answer(int fd, json_t **ret, struct mandor_err *err)
 {
-    off_t size = lseek(fd, 0, SEEK_END);
-    if (size <= 0 || size > ANSWER_MAX)
-        return err_set(err, -EPROTO, FAULT_CALLER, "python3 gave no answer");
-
-    void *text = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (text == MAP_FAILED)
-        return err_set(err, -errno, FAULT_HOST, "read the answer of python3");
+    SCOPED_BUF text = { .data = NULL };
     json_t *answer = NULL;
-    int r = json_parse(text, (size_t)size, &answer, err);
-    (void)munmap(text, (size_t)size);
+    int r = memfile_read(fd, ANSWER_MAX, &text);
+    if (r < 0)
+        return err_set(err, r, FAULT_HOST, "read the answer of python3");
+
+    r = json_parse(text.data, text.len, &answer, err);
     if (r == 0 && !json_is_object(answer)) {
         json_decref(answer);
         r = err_set(err, -EPROTO, FAULT_CALLER, "expected an object");
@@ -101,9 +80,9 @@ static int read_answer(int fd, json_t **ret, struct mandor_err *err)
 
 static int run(const char *request, json_t **ret, struct mandor_err *err)
 {
-    SCOPED_FD script = memory_file("wheels.py", wheels_helper_py, wheels_helper_py_len);
-    SCOPED_FD in = memory_file("request", request, strlen(request));
-    SCOPED_FD out = memory_file("answer", "", 0);
+    SCOPED_FD script = memfile_make("wheels.py", wheels_helper_py, wheels_helper_py_len);
+    SCOPED_FD in = memfile_make("request", request, strlen(request));
+    SCOPED_FD out = memfile_make("answer", "", 0);
     pid_t pid = -1;
     int r = script < 0 ? script : in < 0 ? in : out < 0 ? out : 0;
 

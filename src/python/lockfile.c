@@ -125,7 +125,7 @@ bool wheel_tag_fits(const char *tag)
         return false;
 
     size_t python_len = (size_t)(abi - tag) - 1, abi_len = (size_t)(platform++ - abi);
-    int minor = python_minor(tag, python_len), newest = atoi(WHEEL_PYTHON + 2);
+    int minor = python_minor(tag, python_len), newest = atoi(&WHEEL_PYTHON[2]);
     bool none = abi_len == 4 && strncmp(abi, "none", 4) == 0;
     bool any = str_eq(platform, "any");
     if (minor < 0 || minor > newest || (!any && !str_eq(platform, WHEEL_PLATFORM)))

@@ -218,7 +218,7 @@ int store_check_file(const char *dir, const char *name, const json_t *package,
     if (n != json_integer_value(json_object_get(package, "size")) ||
         !str_eq(hex, lockfile_text(package, "sha256")))
         return err_set(
-            err, -EBADMSG, FAULT_HOST,
+            err, -EBADMSG, FAULT_CALLER,
             "the wheel of package '%s' is not the file that was put into the store, '%s'", name,
             path);
     return 0;

@@ -35,7 +35,7 @@ struct store_wheels {
  *
  * dir: the store; NULL is a store without packages.
  * Returns 0, ended by store_wheels_done(); else one sentence in *err: -ENOENT (FAULT_CALLER) no store, no such package or extra, or
- * a file that has gone; -EINVAL (FAULT_CALLER) a bad name or lock file; -EBADMSG (FAULT_HOST) other bytes; other -errno (FAULT_HOST). */
+ * a file that has gone; -EINVAL (FAULT_CALLER) a bad name or lock file; -EBADMSG (FAULT_CALLER) other bytes; other -errno (FAULT_HOST). */
 MUST_CHECK int store_wheels(const char *dir, char *const *packages, struct store_wheels *ret,
                             struct mandor_err *err);
 void store_wheels_done(struct store_wheels *wheels);

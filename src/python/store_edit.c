@@ -151,24 +151,30 @@ static int read_lock(const char *dir, json_t **ret, struct mandor_err *err)
     return *ret != NULL ? 0 : err_set(err, -ENOMEM, FAULT_HOST, "read the wheel store");
 }
 
+static int open_edit(struct store_edit *edit, struct mandor_err *err)
+{
+    if (edit->dir == NULL)
+        return err_set(err, -ENOMEM, FAULT_HOST, "open the wheel store");
+    int r = make_dirs(edit->dir, err);
+    if (r == 0)
+        r = take_turn(edit->dir, &edit->turn, err);
+    return r == 0 ? read_lock(edit->dir, &edit->lock, err) : r;
+}
+
 int store_edit_begin(const char *dir, struct store_edit **ret, struct mandor_err *err)
 {
-    SCOPED(store_edit_free) struct store_edit *edit = calloc(1, sizeof *edit);
+    struct store_edit *edit = calloc(1, sizeof *edit);
     if (edit == NULL)
         return err_set(err, -ENOMEM, FAULT_HOST, "open the wheel store");
 
     *edit = (struct store_edit){ .magic = EDIT_MAGIC, .turn = -1, .dir = strdup(dir) };
-    if (edit->dir == NULL)
-        return err_set(err, -ENOMEM, FAULT_HOST, "open the wheel store");
-    int r = make_dirs(dir, err);
-    if (r == 0)
-        r = take_turn(dir, &edit->turn, err);
-    if (r == 0)
-        r = read_lock(dir, &edit->lock, err);
-    if (r < 0)
+    int r = open_edit(edit, err);
+    if (r < 0) {
+        (void)store_edit_free(edit);
         return r;
+    }
     sweep(dir, edit->lock);
-    *ret = STEAL(edit);
+    *ret = edit;
     return 0;
 }
 

@@ -1,0 +1,45 @@
+/* memfile.c - contract in memfile.h. */
+#include "os/memfile.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+int memfile_make(const char *name, const void *bytes, size_t len)
+{
+    SCOPED_FD fd = memfd_create(name, MFD_CLOEXEC);
+    const char *at = bytes;
+
+    if (fd < 0)
+        return -errno;
+    for (size_t left = len; left > 0;) {
+        ssize_t n = RETRY_EINTR(write(fd, at, left));
+        if (n < 0)
+            return -errno;
+        at += n;
+        left -= (size_t)n;
+    }
+    return lseek(fd, 0, SEEK_SET) < 0 ? -errno : STEAL_FD(fd);
+}
+
+int memfile_read(int fd, size_t most, struct buf *buf)
+{
+    struct stat st;
+
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    if (st.st_size > (off_t)most)
+        return -EFBIG;
+    for (off_t at = 0; at < st.st_size;) {
+        size_t left = (size_t)(st.st_size - at);
+        int r = buf_reserve(buf, left);
+        if (r < 0)
+            return r;
+        ssize_t n = RETRY_EINTR(pread(fd, buf->data + buf->len, left, at));
+        if (n <= 0)
+            return n < 0 ? -errno : -EIO;
+        buf->len += (size_t)n;
+        buf->data[buf->len] = '\0';
+        at += n;
+    }
+    return 0;
+}
