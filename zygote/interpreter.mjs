@@ -90,7 +90,10 @@ function channel(addon, py, flag) {
 // Install wheels from files, without network and without pip.
 function installWheels(py, wheels) {
   const site = py.runPython("import site; site.getsitepackages()[0]");
-  for (const wheel of wheels) py.unpackArchive(fs.readFileSync(wheel), "wheel", { extractDir: site });
+  for (const wheel of wheels) {
+    const file = fs.readFileSync(wheel); // a Buffer, which Pyodide does not know
+    py.unpackArchive(new Uint8Array(file.buffer, file.byteOffset, file.length), "wheel", { extractDir: site });
+  }
   if (wheels.length > 0) py.runPython("import importlib; importlib.invalidate_caches()");
 }
 
