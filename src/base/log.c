@@ -1,7 +1,8 @@
 /* log.c - contract in log.h.
  *
  * A line is built on the stack and leaves in one write(2) of at most PIPE_BUF bytes, so lines of several threads and of the
- * guard never mix in a pipe.  A line that cannot be written is dropped and counted; the next one says `dropped=N`.
+ * guard never mix in a pipe.  A line that cannot be written, or for which errout.h has no room, is dropped and counted; the next
+ * one says `dropped=N`.
  */
 #include "base/log.h"
 
@@ -11,6 +12,7 @@
 #include <stdio.h>
 
 #include "base/clock.h"
+#include "base/errout.h"
 #include "base/utf8.h"
 
 #define LINE_MAX_BYTES ((size_t)PIPE_BUF)
@@ -25,7 +27,6 @@ static enum log_format the_format = LOG_LOGFMT;
 static enum log_level the_min_level = LOG_INFO;
 static char debug_topics[256];     /* ",child,stream," */
 static _Atomic unsigned debug_all; /* 0 or 1 */
-static _Atomic unsigned dropped;
 
 static const char *const level_names[] = { "debug", "info", "warn", "error" };
 
@@ -161,9 +162,8 @@ static void emit(struct line *line, unsigned told)
         line->text[line->len++] = '}';
     line->text[line->len++] = '\n';
 
-    ssize_t n = RETRY_EINTR(write(STDERR_FILENO, line->text, line->len));
-    if (n < 0) /* a full non-blocking pipe, a full disk: there is nobody else to tell */
-        atomic_fetch_add(&dropped, told + 1);
+    if (!errout_put(line->text, line->len)) /* there is nobody else to tell */
+        errout_add_lost(told);
 }
 
 struct event {
@@ -176,7 +176,7 @@ static void write_event(const struct event *event, const char *fmt, va_list args
 {
     struct line line = { .len = 0 };
     char ts[CLOCK_RFC3339_SIZE], job[128], msg[LINE_MAX_BYTES];
-    unsigned told = atomic_exchange(&dropped, 0);
+    unsigned told = errout_take_lost();
     int saved = errno;
 
     add_text_field(&line, "ts", clock_rfc3339(clock_wall_ms(), ts), false);

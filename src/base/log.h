@@ -1,4 +1,4 @@
-/* log.h - structured log lines on stderr, logfmt or JSON, one line an event, one write(2) a line.
+/* log.h - structured log lines on stderr, logfmt or JSON, one line an event, one write(2) a line (errout.h).
  * Modules return errors; worker/ and cli/ log each once.  Debug lines are free for all, by topic:
  * MANDOR_DEBUG=child,stream.  Any thread. */
 #ifndef BASE_LOG_H

@@ -16,6 +16,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include "base/errout.h"
 #include "base/list.h"
 #include "base/log.h"
 #include "child/nursery.h"
@@ -139,8 +140,10 @@ static void empty_bases(struct guard *guard)
         int r;
         while ((r = nursery_empty_dead(entry->text, &err)) == -EAGAIN)
             continue; /* the liveness lock is ours until it is true that nothing is left */
-        if (r < 0)
+        if (r < 0) {
+            (void)errout_start(); /* whoever does not read it does not hold us up */
             log_error("guard: %s", err.msg);
+        }
     }
 }
 
@@ -153,6 +156,7 @@ _Noreturn static void guard_main(struct guard *guard)
     /* Orphans first: they can still write; then the cgroups, whose members may be children of ours now. */
     empty_bases(guard);
     sweep_own_children();
+    errout_flush(1000);
     _exit(guard->end.si_code == CLD_EXITED ? guard->end.si_status : 128 + guard->end.si_status);
 }
 

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "base/clock.h"
+#include "base/errout.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "child/guard.h"
@@ -117,7 +118,7 @@ static void on_progress(void *arg, const json_t *progress)
     SCOPED_FREE char *text = run->progress ? json_text(progress) : NULL;
 
     if (text != NULL)
-        (void)fprintf(stderr, "progress: %s\n", text);
+        (void)errout_putf("progress: %s\n", text);
 }
 
 /* ^Z: the job first, then we; the guard stops by itself and relays the SIGCONT that ends it. */
@@ -149,7 +150,8 @@ static void on_signal(uv_signal_t *handle, int signum)
 static void on_guard_lost(void *arg)
 {
     (void)arg;
-    (void)fprintf(stderr, "mandor run: the guard process has died: everything was ended\n");
+    (void)errout_putf("mandor run: the guard process has died: everything was ended\n");
+    errout_flush(1000);
     _exit(EXIT_HOST);
 }
 
@@ -245,7 +247,9 @@ static int supervise(struct cli *cli, struct run *run, int guard_fd)
         (void)tree_remove(run->scratch);
         _exit(EXIT_HOST); /* nothing runs; the guard sees to the rest */
     }
+    (void)errout_start();
     (void)uv_run(&run->loop, UV_RUN_DEFAULT);
+    errout_stop(INT_MAX); /* all is over: now who reads may take its time */
     (void)uv_loop_close(&run->loop);
     (void)rmdir(run->scratch); /* the nursery has removed its part; a spilled auto: stays */
     env_free(run->env_pass);

@@ -7,6 +7,7 @@
 
 #include "base/buf.h"
 #include "base/clock.h"
+#include "base/errout.h"
 #include "base/metrics.h"
 #include "base/units.h"
 #include "worker/attempt.h"
@@ -27,11 +28,13 @@ static const struct {
     [JOB_COMPLETED] = { "✓", "32" }, [JOB_FAILED] = { "✗", "31" },  [JOB_CANCELLED] = { "⊘", "35" },
 };
 
-static void clear(struct progress *progress)
+/* What takes the moving line away, once. */
+static const char *cleared(struct progress *progress)
 {
-    if (progress->drawn)
-        (void)fputs("\r\033[K", stderr);
+    const char *text = progress->drawn ? "\r\033[K" : "";
+
     progress->drawn = false;
+    return text;
 }
 
 static int columns(void)
@@ -67,11 +70,9 @@ static void draw(uv_timer_t *timer)
         (void)!buf_addf(&line, " │ %s %s", attempt->lease.id, command);
         add_progress(&line, attempt);
     }
-    clear(progress);
-    if (line.data != NULL)
-        (void)fprintf(stderr, "%.*s", columns() - 1, line.data);
-    (void)fflush(stderr);
-    progress->drawn = true;
+    const char *clear = cleared(progress);
+    progress->drawn =
+        errout_putf("%s%.*s", clear, columns() - 1, line.data != NULL ? (char *)line.data : "");
 }
 
 struct progress *progress_new(struct worker *worker)
@@ -94,40 +95,47 @@ struct progress *progress_new(struct worker *worker)
 void progress_settled(struct progress *progress, const struct attempt *attempt)
 {
     char command[64], took[UNITS_TEXT_SIZE], text[VERDICT_TEXT_SIZE];
+    SCOPED_BUF line = { 0 };
 
     if (progress == NULL)
         return;
     attempt_command(attempt, command, sizeof command);
-    clear(progress);
-    (void)fprintf(stderr, progress->colour ? "\033[%s;1m%s\033[0m " : "%.0s%s ",
-                  looks[attempt->plan.state].colour, looks[attempt->plan.state].sign);
-    (void)fprintf(stderr, "%-5s %-9s %8s  %s", attempt->lease.id,
-                  job_state_name(attempt->plan.state),
-                  units_human_duration(attempt->verdict.wall_ms, took), command);
+    const char *sign = looks[attempt->plan.state].sign;
+    (void)!buf_addf(&line, "%s", cleared(progress));
+    if (progress->colour)
+        (void)!buf_addf(&line, "\033[%s;1m%s\033[0m ", looks[attempt->plan.state].colour, sign);
+    else
+        (void)!buf_addf(&line, "%s ", sign);
+    (void)!buf_addf(&line, "%-5s %-9s %8s  %s", attempt->lease.id,
+                    job_state_name(attempt->plan.state),
+                    units_human_duration(attempt->verdict.wall_ms, took), command);
     if (attempt->plan.state != JOB_COMPLETED)
-        (void)fprintf(stderr, "  (%.120s)", verdict_text(&attempt->verdict, text));
-    (void)fputc('\n', stderr);
+        (void)!buf_addf(&line, "  (%.120s)", verdict_text(&attempt->verdict, text));
+    (void)!buf_addf(&line, "\n");
+    (void)errout_put(line.data, line.len);
 }
 
 void progress_say(struct progress *progress, const char *fmt, ...)
 {
     va_list args;
+    SCOPED_FREE char *text = NULL;
 
     if (progress == NULL)
         return;
-    clear(progress);
     va_start(args, fmt);
-    (void)vfprintf(stderr, fmt, args);
+    int len = vasprintf(&text, fmt, args);
     va_end(args);
-    (void)fputc('\n', stderr);
+    if (len < 0)
+        text = NULL;
+    else
+        (void)errout_putf("%s%s\n", cleared(progress), text);
 }
 
 void progress_close(struct progress *progress)
 {
     if (progress == NULL)
         return;
-    clear(progress);
-    (void)fflush(stderr);
+    (void)errout_putf("%s", cleared(progress));
     uv_close((uv_handle_t *)&progress->timer, NULL);
 }
 

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdio.h>
 
+#include "base/errout.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "worker/attempt.h"
@@ -18,7 +19,7 @@ static void dump(struct worker *worker)
     SCOPED_FREE char *text = json != NULL ? json_text(json) : NULL;
 
     if (text != NULL)
-        (void)fprintf(stderr, "%s\n", text);
+        (void)errout_putf("%s\n", text);
 }
 
 static void on_signal(uv_signal_t *handle, int signum)

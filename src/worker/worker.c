@@ -7,11 +7,13 @@
 
 #include "base/buf.h"
 #include "base/clock.h"
+#include "base/errout.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/metrics.h"
 #include "base/units.h"
 #include "exec/env.h"
+#include "loop/work.h"
 #include "os/notify.h"
 #include "sink/sink.h"
 #include "worker/attempt.h"
@@ -20,6 +22,7 @@
 #include "worker/progress.h"
 #include "worker/scheduler.h"
 
+#define FLUSH_MS       1000 /* at the end: for who reads our log slowly */
 #define TICK_MS        1000
 #define COMPLAIN_MS    60000
 #define PHASE_DELAY_MS 200 /* shorter attempts cost the broker no extra write */
@@ -251,6 +254,7 @@ static void give_up(struct worker *worker)
         log_event(LOG_ERROR, attempt->lease.id, attempt->lease.attempt,
                   "left behind at shutdown: %s, phase %s", attempt_state_name(attempt->state),
                   attempt->phase != NULL ? attempt->phase : "none");
+    errout_flush(FLUSH_MS);
     _exit(125);
 }
 
@@ -302,15 +306,26 @@ void worker_stop(struct worker *worker)
     worker_check_done(worker);
 }
 
-void worker_reload(struct worker *worker)
-{
-    struct config *config = NULL;
-    struct mandor_err err;
+/* ---- reload: the file is read on the pool, and takes effect on the loop ---- */
 
-    if (config_load(worker->setup.config_path, &config, &err) < 0) {
-        log_error("the configuration stays as it was: %s", err.msg);
-        return;
-    }
+struct reload {
+    struct work work;
+    struct worker *worker;
+    struct config *config;
+    int result;
+    struct mandor_err err;
+    bool again; /* asked for meanwhile */
+};
+
+static void read_config(struct work *work)
+{
+    struct reload *reload = CONTAINER_OF(work, struct reload, work);
+
+    reload->result = config_load(reload->worker->setup.config_path, &reload->config, &reload->err);
+}
+
+static void use_config(struct worker *worker, struct config *config)
+{
     config_free(worker->config);
     worker->config = config;
     sink_settings_set(&config->sinks);
@@ -323,6 +338,41 @@ void worker_reload(struct worker *worker)
     scheduler_wake(worker->scheduler, NULL);
     log_info("configuration read again%s%s", config->path != NULL ? " from " : "",
              config->path != NULL ? config->path : "");
+}
+
+static void config_was_read(struct work *work)
+{
+    struct reload *reload = CONTAINER_OF(work, struct reload, work);
+    struct worker *worker = reload->worker;
+    bool again = reload->again;
+
+    if (reload->result < 0)
+        log_error("the configuration stays as it was: %s", reload->err.msg);
+    else if (worker->closing)
+        config_free(reload->config);
+    else
+        use_config(worker, reload->config);
+    free(STEAL(worker->reload));
+    if (again)
+        worker_reload(worker);
+    worker_check_done(worker);
+}
+
+void worker_reload(struct worker *worker)
+{
+    if (worker->closing)
+        return;
+    if (worker->reload != NULL) {
+        worker->reload->again = true;
+        return;
+    }
+    worker->reload = calloc(1, sizeof *worker->reload);
+    if (worker->reload == NULL) {
+        log_error("out of memory: the configuration stays as it was");
+        return;
+    }
+    worker->reload->worker = worker;
+    work_submit(&worker->loop, &worker->reload->work, WORK_UNKNOWN, read_config, config_was_read);
 }
 
 /* ---- the end, in order: no attempt is left ---- */
@@ -387,7 +437,8 @@ static bool is_quiet(const struct worker *worker)
     for (size_t i = 0; i < worker->source_count; i++)
         if (worker->sources[i].recovering || worker->sources[i].renewing)
             return false;
-    return !scheduler_asking(worker->scheduler) && list_empty(&worker->attempts);
+    return worker->reload == NULL && !scheduler_asking(worker->scheduler) &&
+           list_empty(&worker->attempts);
 }
 
 static void on_pools_closed(void *arg)
@@ -417,6 +468,7 @@ static void on_guard_lost(void *arg)
 {
     (void)arg;
     log_error("the guard process has died: everything was ended, leaving");
+    errout_flush(FLUSH_MS);
     _exit(125);
 }
 
@@ -610,8 +662,10 @@ int worker_run(const struct worker_setup *setup)
     list_init(&worker->attempts);
     init_handles(worker);
 
+    (void)errout_start(); /* else the loop waits for whoever reads our log */
     if (start_parts(worker, &err) < 0 || register_worker(worker, &err) < 0) {
         log_error("%s", err.msg);
+        errout_flush(FLUSH_MS);
         _exit(err_exit_code(&err)); /* nothing runs yet; the guard sees to the rest */
     }
     announce(worker);
@@ -632,5 +686,6 @@ int worker_run(const struct worker_setup *setup)
     config_free(worker->config);
     (void)uv_loop_close(&worker->loop);
     free(worker);
+    errout_stop(FLUSH_MS);
     return 0;
 }

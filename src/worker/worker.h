@@ -72,6 +72,7 @@ struct worker {
     struct scheduler *scheduler;
     struct live_server *live;
     struct progress *progress;
+    struct reload *reload; /* the configuration is being read again; NULL = not now */
 
     struct list attempts; /* all that are leased, running or settling */
     size_t settling;      /* attempts that hold no slot any more */

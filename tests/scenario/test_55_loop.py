@@ -1,5 +1,10 @@
 """I6: the loop stays awake while jobs flood."""
+import fcntl
+import os
+import pty
+import signal
 import subprocess
+import threading
 import time
 
 import pytest
@@ -74,6 +79,56 @@ def test_a_deadline_is_met_within_50_ms_on_a_quiet_machine(mandor, plain_binary)
             overs.append(mandor.wait_state(job, "failed")["usage"]["wall_ms"] - 300)
     overs.sort()
     assert overs[0] >= 0 and overs[2] < 50, overs
+
+
+def read_for_ever(fd, into):
+    while chunk := os.read(fd, 65536):
+        into.append(chunk)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "terminal"])
+def test_a_standard_error_that_nobody_reads_holds_up_no_job_and_no_end(mandor, kind):
+    """A full pipe, or a terminal under ^S.  What did not fit is told of when somebody reads again."""
+    if kind == "pipe":
+        ours, theirs = os.pipe()
+        fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 4096)
+        env = {"MANDOR_DEBUG": "all"}
+    else:
+        ours, theirs = pty.openpty()
+        env = {"TERM": "xterm"}
+    with mandor.worker("--concurrency", "4", stderr=theirs, env=env) as worker:
+        os.close(theirs)
+        count = 1200 if kind == "pipe" else 400
+        mandor.add_many([{"exec": ["true"]}] * count)
+        wait_for(lambda: mandor.stats()["queues"]["default"]["completed"] == count, 60, "all jobs", every=0.1)
+        read = []
+        reader = threading.Thread(target=read_for_ever, args=(ours, read), daemon=True)
+        if kind == "pipe":
+            reader.start()
+            mandor.wait_state(mandor.add("true"), "completed")
+            wait_for(lambda: b"-SETTLED-> DONE" in read[-1] if read else False, 10)
+            lines = b"".join(read).split(b"\n")
+            assert all(line.startswith(b"ts=") for line in lines[:-1]), [line for line in lines if not line.startswith(b"ts=")][:3]
+        worker.signal(signal.SIGTERM)
+        assert worker.wait(10) == 0  # for the terminal still nobody reads
+    os.close(ours)
+
+
+def test_a_configuration_on_a_dead_disk_does_not_hold_up_the_loop(mandor):
+    """SIGHUP while the file, a FIFO here, gives nothing: jobs go on; then it takes effect."""
+    config = mandor.tmp / "m.yaml"
+    config.write_text("concurrency: 1\n")
+    with mandor.worker("--config", config) as worker:
+        mandor.wait_state(mandor.add("true"), "completed")
+        config.unlink()
+        os.mkfifo(config)
+        worker.signal(signal.SIGHUP)
+        for _ in range(5):
+            mandor.wait_state(mandor.add("true"), "completed", deadline=10)
+        assert "read again" not in worker.stderr
+        with open(config, "w") as fifo:
+            fifo.write("concurrency: 3\n")
+        wait_for(lambda: "configuration read again" in worker.stderr, 10)
 
 
 def test_a_flood_of_progress_lines_does_not_starve_the_neighbour(mandor):
