@@ -196,6 +196,7 @@ struct broker_req {
         } stats;
     };
     struct list node; /* the broker's */
+    void *own;        /* the broker's */
     int64_t submitted_ns;
 };
 #define RENEW_LOST   1

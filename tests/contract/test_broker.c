@@ -1,6 +1,6 @@
 /* test_broker.c - what every broker promises, whatever it is made of.  Written against broker.h alone.
  *
- * MANDOR_TEST_BROKER names the broker to test; by default it is a fresh SQLite file for each test.
+ * MANDOR_TEST_BROKER names the kind to test, each test on a fresh one: "sqlite" (default), or a scheme on a Redis of the test's own.
  */
 #include <check.h>
 #include <fcntl.h>
@@ -11,19 +11,44 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "broker/broker.h"
+#ifdef HAVE_REDIS
+#include "redis_rig.h"
+#endif
 
 /* ---- a world: a directory, a loop, some brokers ---- */
 
 static char dir[64], url[160];
 static uv_loop_t loop;
+#ifdef HAVE_REDIS
+static struct redis_rig rig;
+#endif
+
+static const char *kind(void)
+{
+    const char *given = getenv("MANDOR_TEST_BROKER");
+    return given != NULL ? given : "sqlite";
+}
+
+static void make_url(void)
+{
+    if (strcmp(kind(), "sqlite") == 0) {
+        (void)snprintf(url, sizeof url, "sqlite:%s/q.db", dir);
+        return;
+    }
+#ifdef HAVE_REDIS
+    redis_rig_start(&rig, NULL);
+    (void)snprintf(url, sizeof url, "%s://127.0.0.1:%d", kind(), rig.port);
+    ck_assert_int_eq(setenv("XDG_STATE_HOME", dir, 1), 0);
+#else
+    ck_abort_msg("built without Redis");
+#endif
+}
 
 static void setup(void)
 {
     strcpy(dir, "/tmp/mandor-test-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(dir));
-    const char *given = getenv("MANDOR_TEST_BROKER");
-    (void)snprintf(url, sizeof url, given != NULL ? "%s" : "sqlite:%s/q.db",
-                   given != NULL ? given : dir);
+    make_url();
     ck_assert_int_eq(uv_loop_init(&loop), 0);
 }
 
@@ -34,6 +59,10 @@ static void teardown(void)
     ck_assert_int_eq(uv_loop_close(&loop), 0);
     (void)snprintf(command, sizeof command, "rm -rf '%s'", dir);
     ck_assert_int_eq(system(command), 0);
+#ifdef HAVE_REDIS
+    if (rig.pid > 0)
+        redis_rig_done(&rig);
+#endif
 }
 
 static void on_closed(void *arg)

@@ -1,0 +1,149 @@
+-- _streams.lua - what the scripts of the broker streams:// share.  KEYS[1] is the prefix, in braces: all keys lie in one slot.
+--
+--   P:id                 counter of job ids              P:queues, P:paused    sets of names
+--   P:job:<id>           hash, the job (below)           P:hist:<id>           list of ended attempts before the last one
+--   P:out:<id>           hash, inline output             P:u:<queue>           hash, unique key -> id
+--   P:q:<queue>          stream: where producers add; read through the group "mandor", first in first out
+--   P:z:<queue>:ready    waiting jobs that have no entry in the stream (priorities, retries, what was given back), score priority·2^32 + id
+--   P:z:<queue>:waiting, :active (score id)   :due (retries), :later (a user's delay) (score ms)   :completed, :failed, :cancelled (score ms)
+--   P:ids:<queue>        all jobs                        P:leases              active jobs, score: the lease's end by this server's clock
+--   P:e:<queue>          entries of other producers that are being run -> id
+--   P:workers, P:w:<name>, P:alive                       P:events              stream that wakes workers
+--
+-- A job: q queue, st state, pr priority, at attempt, sd started, w worker, lu lease's end, cr cancel requested, am attempts, au used, pb put
+-- backs, ea ended attempt, aj its record, em its end, ct created, sm started, fm finished, due, ph phase, cn containment, uq unique key, e its
+-- entry in the stream, spec, ln and sn nonces of the lease and the start (asked again after a lost answer).
+local P = KEYS[1]
+local GROUP = 'mandor'
+local BAND = 4294967296
+local call = redis.call
+local clock = call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local ESTALE, ENOENT, EBUSY = -116, -2, -16
+
+local function jk(id) return P .. ':job:' .. id end
+local function zk(q, set) return P .. ':z:' .. q .. ':' .. set end
+local function sk(q) return P .. ':q:' .. q end
+local function get(id, ...) return call('HMGET', jk(id), ...) end
+local function event(kind) call('XADD', P .. ':events', 'MAXLEN', '~', 1000, '*', 'k', kind) end
+local function is_final(st) return st == 'completed' or st == 'failed' or st == 'cancelled' end
+
+local function drop_entry(id, q, e)
+  if e then
+    call('XACK', sk(q), GROUP, e)
+    call('XDEL', sk(q), e)
+    call('HDEL', jk(id), 'e')
+    call('HDEL', P .. ':e:' .. q, e)
+  end
+end
+
+-- Out of the sets of its state.
+local function leave(id, q, st)
+  if st == 'waiting' then
+    call('ZREM', zk(q, 'waiting'), id)
+    call('ZREM', zk(q, 'ready'), id)
+  elseif st == 'delayed' then
+    call('ZREM', zk(q, 'due'), id)
+    call('ZREM', zk(q, 'later'), id)
+  elseif st == 'active' then
+    call('ZREM', zk(q, 'active'), id)
+    call('ZREM', P .. ':leases', id)
+  elseif st then
+    call('ZREM', zk(q, st), id)
+  end
+end
+
+local function make_ready(id, q, pr)
+  call('HSET', jk(id), 'st', 'waiting')
+  call('ZADD', zk(q, 'waiting'), id, id)
+  call('ZADD', zk(q, 'ready'), pr * BAND + id, id)
+end
+
+local function make_final(id, q, st, ms)
+  local uq = call('HGET', jk(id), 'uq')
+  call('HSET', jk(id), 'st', st, 'fm', ms)
+  call('ZADD', zk(q, st), ms, id)
+  if uq and call('HGET', P .. ':u:' .. q, uq) == tostring(id) then
+    call('HDEL', P .. ':u:' .. q, uq)
+  end
+end
+
+local function delete(id)
+  local j = get(id, 'q', 'st', 'uq', 'e')
+  if not j[1] then
+    return
+  end
+  drop_entry(id, j[1], j[4])
+  leave(id, j[1], j[2])
+  if j[3] and call('HGET', P .. ':u:' .. j[1], j[3]) == tostring(id) then
+    call('HDEL', P .. ':u:' .. j[1], j[3])
+  end
+  call('ZREM', P .. ':ids:' .. j[1], id)
+  call('DEL', jk(id), P .. ':hist:' .. id, P .. ':out:' .. id)
+end
+
+-- Due delays become ready; how many.
+local function promote(q, max)
+  local moved = 0
+  for _, set in ipairs({ 'due', 'later' }) do
+    for _, id in ipairs(call('ZRANGEBYSCORE', zk(q, set), '-inf', now, 'LIMIT', 0, max)) do
+      call('ZREM', zk(q, set), id)
+      local pr = call('HGET', jk(id), 'pr')
+      if pr then
+        make_ready(id, q, tonumber(pr))
+        call('HDEL', jk(id), 'due')
+        moved = moved + 1
+      end
+    end
+  end
+  return moved
+end
+
+-- The fence: is the job active, with this worker and this attempt?  Its fields st w at sd cr e q, or nil.
+local function held(id, worker, attempt)
+  local j = get(id, 'st', 'w', 'at', 'sd', 'cr', 'e', 'q', 'au', 'pb', 'ea')
+  if j[1] == 'active' and j[2] == worker and j[3] == attempt then
+    return j
+  end
+  return nil, j
+end
+
+-- The lease holds from now on; the entry's idle time in the group begins anew, its owner stays.
+local function extend(id, j, worker, lease_ms)
+  call('HSET', jk(id), 'lu', now + lease_ms)
+  call('ZADD', P .. ':leases', now + lease_ms, id)
+  if j[6] then
+    redis.pcall('XCLAIM', sk(j[7]), GROUP, worker, 0, j[6], 'JUSTID')
+  end
+end
+
+local function workers()
+  local list = {}
+  for _, name in ipairs(call('SMEMBERS', P .. ':workers')) do
+    local w = call('HMGET', P .. ':w:' .. name, 'host', 'boot', 'lock', 'base', 'queues', 'since', 'pid')
+    local until_ms = call('ZSCORE', P .. ':alive', name)
+    list[#list + 1] = { name, w[1] or '', w[2] or '', w[3] or '', w[4] or '', w[5] or '[]', w[6] or '0', w[7] or '0',
+      (until_ms and tonumber(until_ms) > now) and 1 or 0, math.max(now - tonumber(until_ms or now), 0) }
+  end
+  return list
+end
+
+local function expire(q, st, keep_ms, keep_count, max)
+  local gone = 0
+  if keep_ms > 0 then
+    for _, id in ipairs(call('ZRANGEBYSCORE', zk(q, st), '-inf', now - keep_ms, 'LIMIT', 0, max)) do
+      delete(id)
+      gone = gone + 1
+    end
+  end
+  if keep_count > 0 then
+    local excess = math.min(call('ZCARD', zk(q, st)) - keep_count, max)
+    if excess > 0 then
+      for _, id in ipairs(call('ZRANGE', zk(q, st), 0, excess - 1)) do
+        delete(id)
+        gone = gone + 1
+      end
+    end
+  end
+  return gone
+end

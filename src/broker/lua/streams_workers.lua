@@ -1,0 +1,3 @@
+-- Returns the workers, as workers() has them.
+--@include _streams.lua
+return workers()
