@@ -83,6 +83,9 @@ static int print_usage(const json_t *record)
 
     if (!json_is_object(usage))
         return 0;
+    if (number_of(usage, "max_rss") ==
+        0) /* it had no process of its own: a warm worker's is not known by job */
+        return print_field("Ran", units_human_duration(number_of(usage, "wall_ms"), wall));
     (void)snprintf(text, sizeof text, "%s; CPU %s user, %s system; %s memory at most",
                    units_human_duration(number_of(usage, "wall_ms"), wall),
                    units_human_duration(number_of(usage, "user_ms"), user),

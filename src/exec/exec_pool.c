@@ -367,6 +367,19 @@ static int exit_code_of(const json_t *error)
     return json_is_false(json_object_get(error, "retry")) ? 100 : 1;
 }
 
+/* Where it happened, at the end of the job's stderr: an interpreter that is started for one job prints it there as well. */
+static void keep_traceback(struct execution *execution, const json_t *error)
+{
+    const json_t *traceback = json_object_get(error, "traceback");
+    size_t len = json_string_length(traceback);
+
+    if (len == 0 || state_of(execution)->late[1].ending)
+        return;
+    on_chunk(execution, true, json_string_value(traceback), len);
+    if (json_string_value(traceback)[len - 1] != '\n')
+        on_chunk(execution, true, "\n", 1);
+}
+
 static void on_done(void *arg, json_t *result, json_t *error)
 {
     struct execution *execution = arg;
@@ -377,6 +390,7 @@ static void on_done(void *arg, json_t *result, json_t *error)
         pooled->result = json_incref(result);
     } else {
         verdict.exit_code = exit_code_of(error);
+        keep_traceback(execution, error);
         const char *message = json_string_value(json_object_get(error, "message"));
         int limit = (int)sizeof verdict.error - 1;
         while (limit > 0 && (message[strnlen(message, (size_t)limit)] & 0xc0) ==

@@ -94,6 +94,16 @@ def test_one_worker_takes_many_jobs_and_an_error_is_one_jobs_affair(mandor):
     assert (record["state"], record["exit_code"], record["attempts_used"]) == ("failed", 100, 1), record
 
 
+def test_the_traceback_of_an_error_is_on_the_jobs_stderr(mandor):
+    configure(mandor)
+    whole = add(mandor, {"fail": {"message": "no", "traceback": "at line 7\n" * 30_000}})
+    line = add(mandor, {"fail": {"message": "no", "traceback": "at line 8"}})
+    mandor.drain()
+    assert mandor.ok("logs", whole, "--stderr").text == "at line 7\n" * 30_000
+    assert mandor.ok("logs", line, "--stderr").text == "at line 8\n"
+    assert mandor.show(line)["error"] == "no"
+
+
 def test_output_arrives_exactly_and_stdin_too(mandor):
     configure(mandor)
     size = 3_000_001
