@@ -13,6 +13,7 @@
 #include "cli/wheels.h"
 #include "cli/wheels_helper.h"
 #include "os/tree.h"
+#include "python/locate.h"
 #include "python/store.h"
 
 static int no_memory(struct mandor_err *err)
@@ -183,12 +184,31 @@ int wheels_import(struct wheels *wheels)
 
 /* ---- add ---- */
 
-/* The directory of Pyodide's npm package; NULL: its versions are not asked for. */
-static const char *pyodide_dir(const struct wheels *wheels)
+/* Where the wheels of Pyodide's lock file are; NULL: where its loader gets them. */
+static const char *pyodide_url(const struct wheels *wheels)
 {
     const char *url = cli_text(wheels->cli, "pyodide-url");
 
-    return url != NULL && str_eq(url, "none") ? NULL : cli_text(wheels->cli, "pyodide");
+    return url != NULL ? url : getenv("MANDOR_PYODIDE_URL");
+}
+
+/* The directory of Pyodide's npm package, malloc'ed; NULL: its versions are not asked for, or not known here. */
+static char *pyodide_dir(const struct wheels *wheels)
+{
+    const char *given = cli_text(wheels->cli, "pyodide"), *url = pyodide_url(wheels);
+    SCOPED_FREE char *harness = NULL;
+    char *dir = NULL;
+
+    if (url != NULL && str_eq(url, "none"))
+        return NULL;
+    if (given != NULL)
+        return strdup(given);
+    if (locate_harness(&harness, NULL) < 0) {
+        cli_warn(wheels->cli, "Pyodide is not installed here, so that its own versions are not "
+                              "known; taking those of the package index");
+        return NULL;
+    }
+    return asprintf(&dir, "%s/node_modules/pyodide", harness) < 0 ? NULL : dir;
 }
 
 /* *ret: its path, malloc'ed. */
@@ -205,7 +225,7 @@ static int make_dir(const char *parent, const char *name, char **ret, struct man
 static int make_request(const struct wheels *wheels, const char *staging, const json_t *want,
                         json_t *asked, json_t **ret, struct mandor_err *err)
 {
-    SCOPED_FREE char *into = NULL, *scratch = NULL;
+    SCOPED_FREE char *into = NULL, *scratch = NULL, *pyodide = pyodide_dir(wheels);
     SCOPED_JSON *lock = NULL, *paths = NULL;
     int r = store_read(wheels->store, &lock, err);
     if (r == -ENOENT)
@@ -218,12 +238,11 @@ static int make_request(const struct wheels *wheels, const char *staging, const 
         r = make_dir(staging, "scratch", &scratch, err);
     if (r < 0)
         return r;
-    const char *url = cli_text(wheels->cli, "pyodide-url");
     paths = paths_of(wheels->store, lock);
     *ret = json_pack("{s:s, s:O, s:O, s:O, s:O, s:b, s:s, s:s, s:s?, s:s?}", "do", "fetch", "asked",
                      asked, "packages", lockfile_packages(lock), "paths", paths, "wanted", want,
                      "upgrade", (int)cli_flag(wheels->cli, "upgrade"), "into", into, "scratch",
-                     scratch, "pyodide", pyodide_dir(wheels), "pyodide_url", url);
+                     scratch, "pyodide", pyodide, "pyodide_url", pyodide_url(wheels));
     return *ret != NULL ? 0 : no_memory(err);
 }
 

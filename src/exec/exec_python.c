@@ -476,10 +476,7 @@ static const char *missing_package(const struct snake *snake, const struct spec 
 
     for (size_t i = 0; i < json_array_size(packages); i++) {
         const char *name = json_string_value(json_array_get(packages, i));
-        char *const *known = python_runtime(snake->python)->packages;
-        while (known != NULL && *known != NULL && !str_eq(*known, name))
-            known++;
-        if (known == NULL || *known == NULL)
+        if (!python_runtime_offers(python_runtime(snake->python), name))
             return name;
     }
     return NULL;

@@ -1,7 +1,7 @@
-/* locate.c - where the fork server's program and its Node are; contract in python_int.h. */
-#include <stdio.h>
+/* locate.c - contract in locate.h. */
+#include "python/locate.h"
 
-#include "python/python_int.h"
+#include <stdio.h>
 
 #ifndef MANDOR_ZYGOTE_DIR
 #define MANDOR_ZYGOTE_DIR "/usr/libexec/mandor/zygote"

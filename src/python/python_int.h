@@ -146,13 +146,6 @@ struct pythons {
     void *closed_arg;
 };
 
-/* ---- locate.c ---- */
-
-/* Where harness and Node are.  malloc'ed.  0, -ENOENT with *err, or -ENOMEM. */
-MUST_CHECK int locate_harness(char **ret, struct mandor_err *err);
-MUST_CHECK int locate_node(const char *configured, const char *harness, char **ret,
-                           struct mandor_err *err);
-
 /* ---- server.c ---- */
 
 MUST_CHECK int server_start(struct python *python); /* 0 or -errno: nothing is left of it */

@@ -1,6 +1,8 @@
 /* runtime.c - contract in runtime.h. */
 #include "python/runtime.h"
 
+#include "python/lockfile.h"
+
 static void free_words(char **words)
 {
     for (size_t i = 0; words != NULL && words[i] != NULL; i++)
@@ -82,6 +84,40 @@ void python_runtime_done(struct python_runtime *runtime)
     free(runtime->sandbox);
     free(runtime->hash_seed);
     *runtime = (struct python_runtime){ 0 };
+}
+
+static bool has_extra(const struct requirement *requirement, const char *extra)
+{
+    const char *at = requirement->extras;
+
+    while (at[0] != '\0' && !str_eq(at, extra))
+        at += strlen(at) + 1;
+    return at[0] != '\0';
+}
+
+static bool covers(const struct requirement *have, const struct requirement *want)
+{
+    bool all = str_eq(have->name, want->name);
+
+    for (const char *extra = want->extras; extra[0] != '\0'; extra += strlen(extra) + 1)
+        all &= has_extra(have, extra);
+    return all;
+}
+
+bool python_runtime_offers(const struct python_runtime *runtime, const char *package)
+{
+    struct requirement want, have;
+    bool found = false;
+
+    if (requirement_parse(package, &want, NULL) < 0)
+        return false;
+    for (char *const *at = runtime->packages; at != NULL && *at != NULL && !found; at++)
+        if (requirement_parse(*at, &have, NULL) == 0) {
+            found = covers(&have, &want);
+            requirement_done(&have);
+        }
+    requirement_done(&want);
+    return found;
 }
 
 void python_options_done(struct python_options *options)

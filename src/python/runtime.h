@@ -28,6 +28,9 @@ MUST_CHECK int python_runtime_copy(const struct python_runtime *from,
                                    struct python_runtime *to); /* 0 or -ENOMEM */
 bool python_runtime_same(const struct python_runtime *a, const struct python_runtime *b);
 void python_runtime_done(struct python_runtime *runtime);
+/* Does the runtime name this package, extras included ("Pandas" is "pandas", "pandas" is in "pandas[excel]")?  false also where the text is
+ * no name. */
+bool python_runtime_offers(const struct python_runtime *runtime, const char *package);
 
 struct python_options {
     char *store; /* absolute; NULL = none: runtimes have no packages */

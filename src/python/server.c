@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "os/zygote_wire.h"
+#include "python/locate.h"
 #include "python/python_int.h"
 
 #define LEAVE_MS 5000 /* between the end of its socket and its own */

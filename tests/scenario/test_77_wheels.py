@@ -14,7 +14,8 @@ import zipfile
 
 import pytest
 
-from harness import wait_for
+from harness import Mandor, wait_for
+from snakes import job, snakes_in, why_not
 from wheel_lab import PURE, WASM, Index, compiled, contents, file_name, pack, wheel
 
 
@@ -29,7 +30,7 @@ def index(tmp_path):
 def store(mandor, index):
     """An empty store; pip asks the index of the test and nobody else."""
     mandor.env.update({"PIP_INDEX_URL": index.url, "PIP_CONFIG_FILE": "/dev/null", "PIP_RETRIES": "0", "PIP_NO_CACHE_DIR": "1",
-                       "PIP_DISABLE_PIP_VERSION_CHECK": "1"})
+                       "PIP_DISABLE_PIP_VERSION_CHECK": "1", "MANDOR_PYODIDE_URL": "none"})
     path = mandor.tmp / "store"
     mandor.env["MANDOR_CONFIG"] = str(mandor.tmp / "mandor.yaml")
     (mandor.tmp / "mandor.yaml").write_text(json.dumps({"python": {"store": str(path)}}))
@@ -481,3 +482,137 @@ def test_a_store_that_cannot_be_used_is_said_in_one_sentence(mandor, store):
     assert done.code == 2 and "3.13" in done.complaint
     done = wheels(mandor, "ls", env={"MANDOR_CONFIG": None})
     assert done.code == 2 and "which store?" in done.complaint
+
+
+# ---- what jobs get --------------------------------------------------------------------------------------------------------------
+
+needs_python = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
+LAZY = {"app/__init__.py": "from base_lib import name\n", "app/lazy.py": "import json, native\ndef total(n):\n    return native.add(n)\n"}
+
+
+def fill(mandor, tmp):
+    """app (pure, with a module that jobs import when they want to), its dependency, and a compiled package."""
+    native = compiled(tmp / "lab")
+    if native is None:
+        pytest.skip("clang or wasm-ld is not installed")
+    store = tmp / "wheels"
+    ok(mandor, "import", "--store", str(store), str(native),
+       str(wheel(tmp / "lab", "app", files=LAZY, requires=["base-lib", 'native>=1; sys_platform == "emscripten"'])),
+       str(wheel(tmp / "lab", "base-lib", files={"base_lib.py": "name = 'base'\n"})))
+    return store
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    """A filled store; the snakes of a worker that loads it."""
+    if why_not():
+        pytest.skip(why_not())
+    tmp = tmp_path_factory.mktemp("filled")
+    (tmp / "fill").mkdir()
+    filler = Mandor(tmp / "fill")
+    store = fill(filler, tmp)
+    filler.close()
+    with snakes_in(tmp, {"default": {"packages": ["App"], "preload": ["app"], "spare": 1}}, store=str(store)) as snakes:
+        yield store, snakes
+
+
+@needs_python
+def test_jobs_import_pure_and_compiled_packages_lazily_inside_the_sandbox_and_share_nothing_R107(filled):
+    _, snakes = filled
+    code = """
+        import sys
+        before = 'app.lazy' in sys.modules, 'native' in sys.modules, 'app' in sys.modules
+        import app.lazy
+        [before, app.name, app.lazy.total(2), app.lazy.total(40)]
+    """
+    for record in snakes.run(*[job(code) for _ in range(3)], job(code, packages=["App"]), job(code, packages=["app"])):
+        assert record["state"] == "completed", record
+        assert record["result"] == [[False, False, True], "base", 2, 42]
+    record = snakes.one("1", packages=["numpy"])
+    assert record["state"] == "failed" and "package 'numpy' is not in runtime 'default'" in record["error"]
+
+
+@needs_python
+def test_a_wheel_removed_under_a_running_server_is_one_clear_sentence_R103(filled):
+    store, snakes = filled
+    mandor = snakes.mandor
+    assert snakes.result("import app.lazy\napp.lazy.total(1)") == 1
+    [path] = store.rglob("base_lib-*.whl")
+    away = path.with_suffix(".away")
+    path.rename(away)
+    assert snakes.result("import app.lazy\napp.lazy.total(1)") == 1, "what is loaded needs no file"
+
+    os.kill(snakes.runtimes()["default"]["servers"][0]["pid"], signal.SIGKILL)
+
+    def told():
+        record = snakes.one("1")
+        return record if record["state"] == "failed" else None
+    record = wait_for(told, 60, "a job that fails for want of the wheel")
+    assert "the wheel of package 'base-lib' has gone from the store" in record["error"]
+    done = mandor.add_many([{"exec": ["true"]}])
+    assert mandor.run("wait", *done).code == 0, "other executors go on"
+
+    away.rename(path)
+
+    def well():
+        record = snakes.one("import app\napp.name")
+        return record["result"] if record["state"] == "completed" else None
+    assert wait_for(well, 90, "the runtime's recovery") == "base"
+
+
+@needs_python
+def test_verify_imports_each_package_in_the_sandbox_R107(mandor, store):
+    filled_store = fill(mandor, mandor.tmp)
+    bad = wheel(mandor.tmp, "broken", files={"broken/__init__.py": "from native import nothing\n"})
+    rude = wheel(mandor.tmp, "rude", files={"rude.py": "import os\nos.abort()\n"})
+    ok(mandor, "import", "--store", str(filled_store), str(bad), str(rude))
+    done = wheels(mandor, "verify", "--store", str(filled_store))
+    assert done.code == 1, done
+    told = {line.split()[1]: line for line in done.lines}
+    assert all(told[name].startswith("ok") for name in ("app", "base-lib", "native"))
+    assert "cannot import name 'nothing'" in told["broken"] and told["broken"].startswith("WRONG")
+    assert told["rude"].startswith("WRONG")
+    assert not [path for path in mandor.tmp.glob("mandor-verify-*")]
+
+    (mandor.tmp / "mandor.yaml").write_text(json.dumps({"python": {"store": str(filled_store), "node": "/nowhere/node"}}))
+    done = wheels(mandor, "verify")
+    assert done.code == 1 and "no package could be imported: Python jobs cannot run: Node is not at '/nowhere/node'" in done.complaint, done
+
+
+@needs_python
+def test_at_run_time_there_is_no_dns_no_tls_no_socket_to_anywhere_R104(mandor, store):
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    filled_store = fill(mandor, mandor.tmp)
+    (mandor.tmp / "mandor.yaml").write_text(json.dumps(
+        {"python": {"store": str(filled_store), "runtimes": {"default": {"packages": ["app"], "preload": ["native"], "spare": 0}}}}))
+    ids = mandor.add_many([job("import app.lazy\napp.lazy.total(7)")])
+    trace = mandor.tmp / "trace"
+    done = mandor.run("work", "--drain", timeout=110, prefix=["strace", "-f", "--seccomp-bpf", "-qq", "-e", "trace=socket,connect,bind", "-o", str(trace)])
+    assert done.code == 0, done
+    assert mandor.show(ids[0])["result"] == 7, mandor.show(ids[0])
+    calls = [line for line in trace.read_text().splitlines() if "(" in line and "AF_UNIX" not in line and "resumed" not in line]
+    assert calls == [], calls
+
+
+@needs_python
+def test_real_packages_of_the_package_index_run(mandor):
+    """Rust in WebAssembly, where an index answers that has it."""
+    for name, value in os.environ.items():
+        if name.startswith(("PIP_", "HTTP", "http", "SSL_", "no_proxy", "NO_PROXY")):
+            mandor.env[name] = value
+    real = str(mandor.tmp / "real")
+    done = wheels(mandor, "add", "--store", real, "--pyodide-url", "none", "pydantic", timeout=100)
+    if done.code != 0:
+        pytest.skip(f"the package index has no pydantic for this Pyodide: {done.cause[:200]}")
+    (mandor.tmp / "mandor.yaml").write_text(json.dumps({"python": {"store": real, "runtimes": {"default": {"packages": ["pydantic"], "spare": 0}}}}))
+    mandor.env["MANDOR_CONFIG"] = str(mandor.tmp / "mandor.yaml")
+    ids = mandor.add_many([job("""
+        import pydantic
+        class Point(pydantic.BaseModel):
+            x: int
+            tags: list[str] = []
+        [Point.model_validate_json('{"x": "7", "tags": ["a"]}').model_dump(), pydantic.TypeAdapter(list[int]).validate_python(["1", 2])]
+    """)])
+    mandor.drain(timeout=110)
+    assert mandor.show(ids[0])["result"] == [{"x": 7, "tags": ["a"]}, [1, 2]], mandor.show(ids[0])
