@@ -1,0 +1,440 @@
+"""The queue in Redis, streams://: producers of all kinds, workers that are killed, a server that is stopped, full, or out of reach."""
+import contextlib
+import json
+import os
+import pathlib
+import random
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+from harness import alive, wait_for
+from redis_server import Proxy, Redis, have_redis
+
+pytestmark = pytest.mark.skipif(not have_redis(), reason="no redis-server")
+FAST = {"type": "fixed", "delay": "10ms", "jitter": 0}
+P = "{mandor}"
+
+
+def configure(mandor, queues=None, **more):
+    path = mandor.tmp / "mandor.yaml"
+    path.write_text(json.dumps({"lease": "10s", "concurrency": 4, "queues": queues or {"default": {"allow_exec": True}}, **more}))
+    mandor.env["MANDOR_CONFIG"] = str(path)
+
+
+@pytest.fixture
+def redis(mandor):
+    with Redis(mandor.tmp / "redis") as server:
+        mandor.env["MANDOR_BROKER"] = f"streams://127.0.0.1:{server.port}"
+        configure(mandor)
+        yield server
+
+
+def through(mandor, proxy):
+    return {"env": {"MANDOR_BROKER": f"streams://127.0.0.1:{proxy.port}"}}
+
+
+def pending(redis, queue="default"):
+    return int(redis.cli("XPENDING", f"{P}:q:{queue}", "mandor").split("\n")[0])
+
+
+def nothing_is_left_over(redis, queue="default"):
+    """No lease, no entry, no pending one: the books are closed."""
+    assert pending(redis, queue) == 0
+    assert redis.cli("XLEN", f"{P}:q:{queue}") == "0"
+    assert redis.cli("ZCARD", f"{P}:leases") == "0"
+    assert redis.cli("ZCARD", f"{P}:z:{queue}:waiting") == "0"
+    assert redis.cli("ZCARD", f"{P}:z:{queue}:active") == "0"
+
+
+# ---- the plain story ----
+
+
+def test_jobs_are_added_run_and_looked_at(mandor, redis):
+    good, bad, slow = (mandor.add("sh", "-c", script) for script in ("echo out; echo err >&2", "exit 3", "sleep 60"))
+    assert [r["id"] for r in mandor.list()] == [slow, bad, good]
+    with mandor.worker() as worker:
+        assert mandor.ok("wait", good).code == 0
+        assert mandor.run("wait", bad).code == 1
+        mandor.wait_phase(slow, "running")
+        assert mandor.run("rm", slow).code == 4
+        mandor.ok("cancel", "--wait", slow)
+        assert mandor.stats()["workers"][0]["alive"] is True
+        assert "broker streams://" in worker.stderr
+    assert mandor.show(slow)["state"] == "cancelled"
+    assert (mandor.logs_of(good, "--stdout"), mandor.logs_of(good, "--stderr")) == (b"out\n", b"err\n")
+    assert mandor.show(bad)["exit_code"] == 3
+    mandor.ok("retry", bad)
+    assert mandor.show(bad)["state"] == "waiting"
+    mandor.ok("rm", good)
+    assert mandor.run("show", good).code == 3
+    mandor.drain()
+    assert mandor.show(bad)["attempt"] == 2
+    assert mandor.stats()["workers"] == []
+    nothing_is_left_over(redis)
+
+
+def test_priorities_unique_keys_delays_and_pauses_hold(mandor, redis):
+    order = mandor.tmp / "order"
+
+    def say(name, **keys):
+        return mandor.add("sh", "-c", f"echo {name} >>{order}", **keys)
+    say("c", priority=5)
+    say("a")
+    say("d", priority=9)
+    say("b")
+    once = say("u", unique="k", priority=7)
+    again = mandor.ok("add", "--unique", "k", "--json", "--", "true").json()
+    assert again == {"id": once, "existing": True}
+    later = say("e", delay="300ms", priority=20)
+    assert mandor.show(later)["state"] == "delayed"
+    mandor.ok("pause", "default")
+    mandor.drain("--concurrency", "1")
+    assert not order.exists()
+    mandor.ok("resume", "default")
+    with mandor.worker("--concurrency", "1"):
+        mandor.wait_state(later, "completed")
+    assert order.read_text().split() == ["a", "b", "c", "u", "d", "e"]
+    nothing_is_left_over(redis)
+
+
+def test_any_producer_may_add_entries_and_they_run_what_the_queue_says(mandor, redis):
+    configure(mandor, {"default": {"allow_exec": True}, "render": {"command": ["echo", "{data.url}", "{queue}"]}})
+    redis.cli("XADD", f"{P}:q:render", "*", "url", "http://x/y z")                           # fields are the data
+    redis.cli("XADD", f"{P}:q:render", "*", "data", '{"url": "from data"}')                   # or one of them is
+    redis.cli("XADD", f"{P}:q:render", "*", "job", '{"data": {"url": "first"}, "priority": 1, "attempts": 2, "timeout": "9s"}')
+    redis.cli("XADD", f"{P}:q:render", "*", "job", '{"data": {"url": "delayed"}, "delay": "200ms", "unique": "k"}')
+    redis.cli("XADD", f"{P}:q:render", "*", "job", '{"data": {"url": "evil"}, "stdout": "file:/etc/passwd"}')
+    redis.cli("XADD", f"{P}:q:render", "*", "job", '{"exec": ["id"]}')
+    redis.cli("XADD", f"{P}:q:render", "*", "job", "no json")
+    redis.cli("XADD", f"{P}:q:default", "*", "job", '{"exec": ["sh", "-c", "echo $0", "own command"]}')
+    with mandor.worker():
+        wait_for(lambda: len(mandor.list()) == 8 and all(r["state"] in ("completed", "failed") for r in mandor.list()), 20, "8 jobs")
+    outputs = {mandor.logs_of(r["id"], "--stdout").decode().strip() for r in mandor.list("--state", "completed")}
+    assert outputs == {"http://x/y z render", "from data render", "first render", "delayed render", "own command"}
+    errors = " ".join(r["error"] for r in mandor.list("--state", "failed"))
+    assert "'stdout' cannot come from a shared broker" in errors
+    assert "allow_exec" in errors and "JSON" in errors
+    for queue in ("render", "default"):
+        nothing_is_left_over(redis, queue)
+
+
+def test_a_queue_that_is_not_bound_refuses_what_it_gets(mandor, redis):
+    configure(mandor, {"default": {}})
+    job = mandor.add("true")
+    mandor.drain()
+    record = mandor.show(job)
+    assert record["state"] == "failed" and "allow_exec: true" in record["error"]
+
+
+def test_a_password_is_asked_for_used_and_never_printed(mandor, redis):
+    redis.cli("ACL", "SETUSER", "ann", "on", ">geheim", f"~{P}*", "&*", "+@all")
+    redis.cli("ACL", "SETUSER", "default", "off")
+    url = f"streams://ann:geheim@127.0.0.1:{redis.port}"
+    job = mandor.ok("add", "--broker", url, "--", "true").text.strip()
+    with mandor.worker(env={"MANDOR_BROKER": url}) as worker:
+        wait_for(lambda: mandor.ok("show", job, "--json", "--broker", url).json()["state"] == "completed", 20, "the job")
+    assert "geheim" not in worker.stderr and "ann:***@" in worker.stderr
+    refused = mandor.run("ls", "--broker", url.replace("geheim", "falsch"))
+    assert refused.code == 125 and "WRONGPASS" in refused.complaint and "falsch" not in refused.complaint
+    gone = mandor.run("ls", "--broker", "streams://127.0.0.1:1")
+    assert gone.code == 125 and "127.0.0.1:1" in gone.complaint
+
+
+def test_an_evicting_server_is_warned_of_R77(mandor, redis):
+    redis.cli("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    with mandor.worker() as worker:
+        wait_for(lambda: "allkeys-lru" in worker.stderr and "noeviction" in worker.stderr, 10, "the warning")
+
+
+def test_a_finished_job_is_seen_although_another_read_blocks_R78(mandor, redis):
+    with mandor.worker():
+        wait_for(lambda: "xread" in redis.cli("CLIENT", "LIST"), 10, "a blocked read")
+        job = mandor.add("true")
+        record = mandor.wait_state(job, "completed")
+    assert record["usage"]["wall_ms"] < 5000
+    began, ended = (time.mktime(time.strptime(record[k][:19], "%Y-%m-%dT%H:%M:%S")) for k in ("created_at", "finished_at"))
+    assert ended - began <= 2  # the block is 2 s long
+
+
+# ---- workers that end ----
+
+
+def counted(mandor, name, work="sleep 0.05"):
+    """A job that notes each run of it, and fails the test when two of its attempts overlap."""
+    return {"exec": ["sh", "-c", f"exec 9>{mandor.tmp}/{name}.lock; flock -n 9 || echo {name} >>{mandor.tmp}/overlap; {work}; echo {name} >>{mandor.tmp}/ran"],
+            "attempts": 50, "backoff": FAST}
+
+
+def ran(mandor):
+    path = mandor.tmp / "ran"
+    return path.read_text().split() if path.exists() else []
+
+
+def test_workers_that_are_killed_again_and_again_lose_nothing_R56(mandor, redis):
+    jobs = mandor.add_many([counted(mandor, f"j{i}", f"sleep 0.{random.randrange(5, 30):02}") for i in range(60)])
+    with contextlib.ExitStack() as stack:
+        workers = [stack.enter_context(mandor.worker()) for _ in range(3)]
+        for round in range(8):
+            wait_for(lambda: len(ran(mandor)) >= min(60, round * 5), 20, "some jobs")
+            victim = random.randrange(3)
+            workers[victim].kill(guard=random.random() < 0.5)
+            workers[victim].proc.wait(20)
+            workers[victim] = stack.enter_context(mandor.worker())
+        wait_for(lambda: mandor.stats()["queues"]["default"]["completed"] == 60, 40, "all to complete")
+    assert set(ran(mandor)) == {f"j{i}" for i in range(60)}
+    assert not (mandor.tmp / "overlap").exists()
+    for job in jobs[::6]:
+        assert mandor.show(job)["state"] == "completed"
+    nothing_is_left_over(redis)
+
+
+def test_a_terminated_worker_gives_its_jobs_back_uncharged_R61(mandor, redis):
+    configure(mandor, shutdown_timeout="0s")
+    job = mandor.add("sleep", "60", kill_after="100ms")
+    with mandor.worker() as worker:
+        mandor.wait_phase(job, "running")
+        worker.signal(signal.SIGTERM)
+        assert worker.wait() == 0
+    record = mandor.show(job)
+    assert record["state"] in ("delayed", "waiting") and record["attempts_used"] == 0, record
+    assert record["history"] is None or record["history"][0]["cause"] == "shutdown"
+
+
+# ---- a server that fails ----
+
+
+def test_a_restarted_server_finds_everything_as_it_was(mandor, redis):
+    done = [mandor.add("true") for _ in range(3)]
+    with mandor.worker():
+        for job in done:
+            mandor.wait_state(job, "completed")
+        running = mandor.add("sh", "-c", f"until test -e {mandor.tmp}/go; do sleep 0.05; done; echo end")
+        mandor.wait_phase(running, "running")
+        redis.restart()
+        (mandor.tmp / "go").touch()
+        mandor.wait_state(running, "completed")
+        redis.cli("SCRIPT", "FLUSH")
+        after = mandor.add("true")
+        mandor.wait_state(after, "completed")
+    assert mandor.show(running)["attempt"] == 1
+    nothing_is_left_over(redis)
+
+
+def test_a_server_that_is_stopped_for_longer_than_a_lease_stops_the_jobs_and_loses_none_R75(mandor, redis):
+    job = mandor.add("sh", "-c", f"echo $$ >>{mandor.tmp}/pids; test $MANDOR_ATTEMPT = 2 || sleep 120", attempts=5, backoff=FAST)
+    with mandor.worker() as worker:
+        mandor.wait_phase(job, "running")
+        pid = int((mandor.tmp / "pids").read_text())
+        redis.stop()
+        try:
+            # a lease of 10 s that cannot be renewed: its processes are gone before it ends
+            wait_for(lambda: not alive(pid), 10, "the job to be ended")
+        finally:
+            redis.cont()
+        record = mandor.wait_state(job, "completed")
+        assert worker.running()
+    assert record["attempt"] == 2 and record["attempts_used"] == 1, record
+    nothing_is_left_over(redis)
+
+
+def test_a_full_server_at_the_finish_loses_neither_job_nor_result_R79(mandor, redis):
+    job = mandor.add("sh", "-c", f"until test -e {mandor.tmp}/go; do sleep 0.05; done; echo '{{\"result\": 42}}' >&3")
+    waiting = None
+    with mandor.worker() as worker:
+        mandor.wait_phase(job, "running")
+        waiting = mandor.add("true")
+        redis.cli("CONFIG", "SET", "maxmemory", "1")
+        (mandor.tmp / "go").touch()
+        wait_for(lambda: "OOM" in worker.stderr, 10, "a refusal")
+        refused = mandor.run("add", "--", "true")
+        assert refused.code == 125 and "OOM" in refused.complaint
+        redis.cli("CONFIG", "SET", "maxmemory", "0")
+        record = mandor.wait_state(job, "completed")
+        mandor.wait_state(waiting, "completed")
+    assert record["result"] == 42 and record["attempt"] == 1
+    nothing_is_left_over(redis)
+
+
+def test_the_connection_is_cut_at_every_finish_and_each_job_is_settled_once_R64(mandor, redis):
+    with Proxy(redis.port) as proxy:
+        jobs = mandor.add_many([counted(mandor, f"j{i}", "sleep 0.02") for i in range(40)])
+        with mandor.worker(**through(mandor, proxy)) as worker:
+            for round in range(10):
+                wait_for(lambda: len(ran(mandor)) >= min(40, round * 4), 20, "some jobs")
+                proxy.cut()
+                time.sleep(random.uniform(0.02, 0.3))
+                proxy.heal()
+            wait_for(lambda: mandor.stats()["queues"]["default"]["completed"] == 40, 40, f"all to complete: {worker.stderr[-3000:]}")
+    assert not (mandor.tmp / "overlap").exists()
+    assert sorted(ran(mandor)) == sorted(f"j{i}" for i in range(40)), "none ran twice"
+    for job in jobs:
+        record = mandor.show(job)
+        assert (record["state"], record["attempts_used"]) == ("completed", 1), record
+    nothing_is_left_over(redis)
+
+
+def test_a_half_dead_connection_is_noticed_and_replaced_R75(mandor, redis):
+    with Proxy(redis.port) as proxy, mandor.worker(**through(mandor, proxy)) as worker:
+        first = mandor.add("true")
+        mandor.wait_state(first, "completed")
+        proxy.freeze()
+        job = mandor.add("true")
+        wait_for(lambda: "connection lost" in worker.stderr, 20, "the loss to be noticed")
+        proxy.heal()
+        mandor.wait_state(job, "completed")
+
+
+# ---- others who write there ----
+
+
+def test_entries_that_are_trimmed_or_deleted_lose_no_job_R73(mandor, redis):
+    running = mandor.add("sh", "-c", f"until test -e {mandor.tmp}/go; do sleep 0.05; done")
+    with mandor.worker("--concurrency", "1") as worker:
+        mandor.wait_phase(running, "running")
+        waiting = [mandor.add("true") for _ in range(5)]
+        assert redis.cli("XLEN", f"{P}:q:default") == "6"
+        redis.cli("XTRIM", f"{P}:q:default", "MAXLEN", "0")
+        wait_for(lambda: "deleted or trimmed" in worker.stderr, 10, "the worker to notice")
+        (mandor.tmp / "go").touch()
+        for job in (running, *waiting):
+            mandor.wait_state(job, "completed")
+    nothing_is_left_over(redis)
+
+
+@pytest.mark.parametrize("how", ["XGROUP DESTROY {mandor}:q:default mandor", "DEL {mandor}:q:default"])
+def test_a_group_or_stream_that_is_gone_is_made_anew(mandor, redis, how):
+    running = mandor.add("sh", "-c", f"until test -e {mandor.tmp}/go; do sleep 0.05; done")
+    with mandor.worker("--concurrency", "2"):
+        mandor.wait_phase(running, "running")
+        mandor.ok("pause", "default")
+        waiting = [mandor.add("true") for _ in range(4)]
+        redis.cli(*how.split())
+        mandor.ok("resume", "default")
+        for job in waiting:
+            mandor.wait_state(job, "completed")
+        assert mandor.show(running)["state"] == "active"
+        (mandor.tmp / "go").touch()
+        assert mandor.wait_state(running, "completed")["attempt"] == 1
+    nothing_is_left_over(redis)
+
+
+def test_entries_that_a_foreign_consumer_of_the_group_took_come_back(mandor, redis):
+    with mandor.worker():
+        mandor.wait_state(mandor.add("true"), "completed")
+    job = mandor.add("true")
+    redis.cli("XADD", f"{P}:q:default", "*", "job", '{"exec": ["true"]}')
+    redis.cli("XREADGROUP", "GROUP", "mandor", "stranger", "COUNT", "9", "STREAMS", f"{P}:q:default", ">")
+    assert pending(redis) == 2
+    # as if the stranger had had them for longer than a lease
+    for line in redis.cli("XPENDING", f"{P}:q:default", "mandor", "-", "+", "9").split("\n"):
+        if "-" in line:
+            redis.cli("XCLAIM", f"{P}:q:default", "mandor", "stranger", "0", line.strip(), "IDLE", "60000", "JUSTID")
+    with mandor.worker():
+        mandor.wait_state(job, "completed")
+        wait_for(lambda: mandor.stats()["queues"]["default"]["completed"] == 3, 20, "both")
+    nothing_is_left_over(redis)
+
+
+# ---- three hosts ----
+
+
+class Net:
+    """A bridge, and hosts in network and UTS namespaces on it; each can be cut off."""
+
+    def __init__(self):
+        self.tag = f"m{os.getpid() % 100000:x}"
+        self.hosts = []
+
+    def ip(self, *args):
+        return subprocess.run(["ip", *args], capture_output=True, text=True)
+
+    def must(self, *args):
+        done = self.ip(*args)
+        assert done.returncode == 0, done
+
+    def __enter__(self):
+        self.must("link", "add", f"{self.tag}br", "type", "bridge")
+        self.must("addr", "add", "10.213.77.1/24", "dev", f"{self.tag}br")
+        self.must("link", "set", f"{self.tag}br", "up")
+        for i in range(1, 4):
+            name = f"{self.tag}h{i}"
+            self.hosts.append(name)
+            self.must("netns", "add", name)
+            self.must("link", "add", f"{name}v", "type", "veth", "peer", "name", "eth0", "netns", name)
+            self.must("link", "set", f"{name}v", "master", f"{self.tag}br", "up")
+            self.must("-n", name, "addr", "add", f"10.213.77.{i + 1}/24", "dev", "eth0")
+            self.must("-n", name, "link", "set", "eth0", "up")
+        return self
+
+    def prefix(self, i):
+        name = self.hosts[i]
+        return ["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", f'hostname {name}; exec "$@"', "sh"]
+
+    def cut(self, i, on=True):
+        self.must("link", "set", f"{self.hosts[i]}v", "down" if on else "up")
+
+    def __exit__(self, *_):
+        for name in self.hosts:
+            self.ip("netns", "del", name)
+        self.ip("link", "del", f"{self.tag}br")
+
+
+def can_make_networks():
+    if os.geteuid() != 0:
+        return False
+    with contextlib.suppress(Exception):
+        with Net():
+            return True
+    return False
+
+
+def test_a_host_that_is_cut_off_and_healed_settles_nothing_publishes_nothing_and_runs_nothing_after_its_lease(mandor):
+    if not can_make_networks():
+        pytest.skip("no network namespaces here")
+    with Net() as net, Redis(mandor.tmp / "redis", bind="10.213.77.1") as redis:
+        mandor.env["MANDOR_BROKER"] = f"streams://10.213.77.1:{redis.port}"
+        configure(mandor, concurrency=2)
+        out = mandor.tmp / "out"
+        out.mkdir()
+        # Each attempt writes its host into its output and says, ten times a second, that it is alive.
+        script = (f"hostname; while ! test -e {mandor.tmp}/finish-$(hostname); do date +%s.%N >>{mandor.tmp}/beat-$(hostname)-$MANDOR_JOB_ID; "
+                  "sleep 0.1; done; hostname")
+        jobs = mandor.add_many([{"exec": ["sh", "-c", script], "stdout": f"file:{out}/{{id}}", "attempts": 9, "backoff": FAST,
+                                 "kill_after": "100ms"} for _ in range(3)])
+        with contextlib.ExitStack() as stack:
+            def worker(i):
+                env = {"XDG_STATE_HOME": str(mandor.tmp / f"state{i}")}
+                return stack.enter_context(mandor.worker(prefix=net.prefix(i), env=env))
+            workers = [worker(i) for i in range(3)]
+            for job in jobs:
+                mandor.wait_phase(job, "running")
+            victim = mandor.show(jobs[0])["worker"]
+            host = next(i for i, name in enumerate(net.hosts) if victim.startswith(name))
+            mine = [job for job in jobs if mandor.show(job)["worker"] == victim]
+            net.cut(host)
+            cut_at = time.time()
+            for job in mine:
+                wait_for(lambda: (r := mandor.show(job))["worker"] != victim and r["phase"] == "running", 40, "another host to take it over")
+            taken_at = time.time()
+            last_beats = [float((mandor.tmp / f"beat-{net.hosts[host]}-{job}").read_text().split()[-1]) for job in mine]
+            assert max(last_beats) < taken_at and max(last_beats) - cut_at < 10, "it ran on after its lease"
+            (mandor.tmp / f"finish-{net.hosts[host]}").touch()
+            net.cut(host, False)
+            wait_for(lambda: "lease lost" in workers[host].stderr or "not held" in workers[host].stderr, 30,
+                     f"the cut-off worker to hear of it:\n{workers[host].stderr[-2000:]}")
+            assert not any((out / job).exists() for job in mine), "the fenced attempt has published something"
+            for name in net.hosts:
+                (mandor.tmp / f"finish-{name}").touch()
+            for job in jobs:
+                record = mandor.wait_state(job, "completed")
+                ran_on = next(name for name in net.hosts if record["worker"].startswith(name))
+                assert (out / job).read_text().split() == [ran_on, ran_on], "output of one attempt only"
+                if job in mine:
+                    assert record["worker"] != victim
+                    assert [h["cause"] for h in record["history"]] == ["worker_died"] * (record["attempt"] - 1), record
+        nothing_is_left_over(redis)
+        assert redis.cli("HGET", f"{P}:job:{jobs[0]}", "st") == "completed"
