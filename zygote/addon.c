@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -207,6 +208,26 @@ static napi_value do_data_bytes(napi_env env, napi_callback_info info)
                      : number_of(env, (double)bytes);
 }
 
+static int lower(int resource, int64_t soft, int64_t hard)
+{
+    const struct rlimit limit = { (rlim_t)soft, (rlim_t)hard };
+
+    return setrlimit(resource, &limit) < 0 ? -errno : 0;
+}
+
+/* limit(dataBytes, cpuSeconds): bounds of this process from here on; 0 = none. */
+static napi_value do_limit(napi_env env, napi_callback_info info)
+{
+    napi_value value[2];
+
+    arguments(env, info, 2, value);
+    int64_t data = int_of(env, value[0]), cpu = int_of(env, value[1]);
+    int r = data > 0 ? lower(RLIMIT_DATA, data, data) : 0;
+    if (r == 0 && cpu > 0) /* a second later what ignores SIGXCPU is killed */
+        r = lower(RLIMIT_CPU, cpu, cpu + 1);
+    return r < 0 ? fail(env, r, "set the job's limits") : NULL;
+}
+
 static bool read_all(int fd, void *bytes, size_t len)
 {
     for (size_t got = 0; got < len;) {
@@ -336,19 +357,13 @@ static napi_value init(napi_env env, napi_value exports)
         const char *name;
         napi_callback fn;
     } functions[] = {
-        { "receive", do_receive },
-        { "send", do_send },
-        { "withdraw", do_withdraw },
-        { "compileFilter", do_compile_filter },
-        { "serve", do_serve },
-        { "lock", do_lock },
-        { "dataBytes", do_data_bytes },
-        { "readFrame", do_read_frame },
-        { "write", do_write },
-        { "read", do_read },
-        { "sleep", do_sleep },
-        { "onInterrupt", do_on_interrupt },
-        { "exit", do_exit },
+        { "receive", do_receive },      { "send", do_send },
+        { "withdraw", do_withdraw },    { "compileFilter", do_compile_filter },
+        { "serve", do_serve },          { "lock", do_lock },
+        { "dataBytes", do_data_bytes }, { "readFrame", do_read_frame },
+        { "write", do_write },          { "read", do_read },
+        { "sleep", do_sleep },          { "onInterrupt", do_on_interrupt },
+        { "limit", do_limit },          { "exit", do_exit },
         { "abort", do_abort },
     };
 

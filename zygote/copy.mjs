@@ -42,11 +42,12 @@ export async function liveAsCopy(addon, interpreter, config) {
     interrupted();
   });
   if (config.sandbox !== "none") addon.lock();
-  io.emit(JSON.stringify({ ready: { data } }));
+  io.emit(JSON.stringify({ ready: {} }));
 
   const frame = addon.readFrame(3);
   if (frame === null) addon.exit(0); // not needed after all
-  const memory = Number(/^\{"memory": (\d+)[,}]/.exec(frame)?.[1] ?? 0);
+  const [, memory, cpu] = /^\{"memory": (\d+), "cpu": (\d+),/.exec(frame).map(Number);
+  addon.limit(memory > 0 ? data + memory : 0, cpu);
   if (memory > 0) capMemory(memory);
   leave(await run(frame));
 }

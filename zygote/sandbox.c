@@ -107,6 +107,9 @@ int sandbox_compile(struct sandbox *ret)
     if (r == 0) /* abort(3) signals itself; nobody else */
         r = seccomp_rule_add(context, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 1,
                              SCMP_A0_32(SCMP_CMP_EQ, PID_PLACE));
+    if (r == 0) /* its own limits, which it can only lower */
+        r = seccomp_rule_add(context, SCMP_ACT_ALLOW, SCMP_SYS(prlimit64), 1,
+                             SCMP_A0_32(SCMP_CMP_EQ, 0));
     if (r == 0)
         r = export(context, ret);
     seccomp_release(context);

@@ -393,22 +393,11 @@ void child_suspend(struct child *child, bool on)
                    on ? SIGSTOP : SIGCONT); /* unreaped, so the group is still its own */
 }
 
-int child_bound(struct child *child, int64_t data_bytes, int64_t cpu_time_ms)
+void child_note_cpu_time(struct child *child, int64_t cpu_time_ms)
 {
     OBJ_CHECK(child, CHILD_MAGIC);
-    rlim_t seconds = (rlim_t)((cpu_time_ms + 999) / 1000);
-    const struct rlimit data = { (rlim_t)data_bytes, (rlim_t)data_bytes };
-    const struct rlimit cpu = { seconds, seconds + 1 };
-
-    if (child->state != CHILD_RUNNING) /* unreaped, so the number is its own */
-        return -ESRCH;
-    if (data_bytes > 0 && prlimit(child->kin.pid, RLIMIT_DATA, &data, NULL) != 0)
-        return -errno;
-    if (cpu_time_ms > 0 && prlimit(child->kin.pid, RLIMIT_CPU, &cpu, NULL) != 0)
-        return -errno;
     child->cpu_limited = cpu_time_ms > 0;
     child->launch.limits.cpu_time_ms = cpu_time_ms;
-    return 0;
 }
 
 /* ---- queries ---- */

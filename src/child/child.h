@@ -65,8 +65,8 @@ MUST_CHECK int child_start(struct nursery *nursery, const struct child_launch *l
  * Before on_spawned it is remembered.  After on_exited it still hastens the tree's end. */
 void child_stop(struct child *child, enum cause cause, int64_t grace_ms);
 
-/* Bound a copy of a fork server that waited without bounds: RLIMIT_DATA data_bytes (0 = none), RLIMIT_CPU.  0 or -errno. */
-MUST_CHECK int child_bound(struct child *child, int64_t data_bytes, int64_t cpu_time_ms);
+/* A copy of a fork server has bounded its own processor time: what ends it for that is the limit's doing. */
+void child_note_cpu_time(struct child *child, int64_t cpu_time_ms);
 
 /* Stop (SIGSTOP) or continue (SIGCONT) the leader's process group, for a terminal's ^Z.  Nothing before on_spawned or after on_exited: the
  * number could be a stranger's (R18). */

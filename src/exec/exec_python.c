@@ -257,7 +257,7 @@ static void on_frame_room(uv_poll_t *poll, int status, int events)
         close_frame(snake);
 }
 
-/* {"memory": N, "code": …}: the bound stands first, where the harness finds it without parsing. */
+/* {"memory": N, "cpu": N, "code": …}: the bounds stand first, where the harness finds them without parsing. */
 static int make_frame(struct snake *snake, const struct spec *spec)
 {
     static const char *const keys[] = { "code", "params", "bind_params" };
@@ -271,7 +271,8 @@ static int make_frame(struct snake *snake, const struct spec *spec)
     }
     int r = buf_add(&snake->frame, head, sizeof head);
     if (r == 0)
-        r = buf_addf(&snake->frame, "{\"memory\": %" PRId64 ",", spec->limits.memory_bytes);
+        r = buf_addf(&snake->frame, "{\"memory\": %" PRId64 ", \"cpu\": %" PRId64 ",",
+                     spec->limits.memory_bytes, (spec->limits.cpu_time_ms + 999) / 1000);
     size_t brace = snake->frame.len;
     if (r == 0)
         r = json_write(&snake->frame, job);
@@ -347,18 +348,6 @@ static void adopt_pipe(struct job_stream *stream, int fd)
     }
 }
 
-/* First its bounds, then its work: nothing runs unbounded. */
-static int begin(struct execution *execution, int channel_fd)
-{
-    struct snake *snake = state_of(execution);
-    const struct spec_limits *limits = &spec_of(execution)->limits;
-    int64_t data =
-        limits->memory_bytes > 0 ? copy_data_bytes(snake->copy) + limits->memory_bytes : 0;
-    int r = child_bound(copy_child(snake->copy), data, limits->cpu_time_ms);
-
-    return r < 0 ? r : send_frame(execution, channel_fd);
-}
-
 static void on_exited(void *arg, const struct verdict *verdict);
 static void on_empty(void *arg);
 static void on_kill_pending(void *arg);
@@ -378,7 +367,8 @@ static void on_copy(void *arg, struct copy *copy)
     snake->copy = copy;
     snake->waiting |= GATES_STREAMS | GATES_DRAIN | GATE_CHANNEL;
     watchdog_start(&snake->watchdog);
-    int r = begin(execution, pipes.channel);
+    child_note_cpu_time(child, spec_of(execution)->limits.cpu_time_ms);
+    int r = send_frame(execution, pipes.channel);
     adopt_pipe(&snake->streams.out, pipes.out);
     adopt_pipe(&snake->streams.err, pipes.err);
     start_channel(execution, pipes.channel);
@@ -444,6 +434,11 @@ static void explain(struct execution *execution)
     } else if (snake->fatal[0] != '\0' && verdict->cause == CAUSE_SIGNAL) {
         (void)snprintf(verdict->error, sizeof verdict->error,
                        "the interpreter broke down: %.180s (SIGABRT)", snake->fatal);
+    } else if (verdict->cause == CAUSE_SIGNAL && verdict->signal == SIGABRT) {
+        /* V8 ends its process so when its heap is full; Python's own ends say something first. */
+        verdict->cause = CAUSE_OOM;
+        (void)snprintf(verdict->error, sizeof verdict->error,
+                       "out of memory in the interpreter (SIGABRT)");
     }
 }
 

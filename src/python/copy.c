@@ -179,22 +179,21 @@ static void on_slow(uv_timer_t *timer)
     copy->expected = false;
 }
 
-/* Its first words: {"ready": {"data": N}} or {"failed": "why"}. */
+/* Its first words: {"ready": {}} or {"failed": "why"}. */
 static void hear(struct copy *copy)
 {
     SCOPED_JSON *message = NULL;
 
     if (json_parse(copy->line, copy->line_len, &message, NULL) < 0)
         message = NULL;
-    const json_t *data = json_object_get(json_object_get(message, "ready"), "data");
+    const json_t *ready = json_object_get(message, "ready");
     const char *failed = json_string_value(json_object_get(message, "failed"));
-    if (!json_is_integer(data)) {
+    if (!json_is_object(ready)) {
         copy_stop(copy, CAUSE_WORKER_DIED,
                   failed != NULL ? failed : "a copy says nothing that mandor understands");
         copy->expected = false;
         return;
     }
-    copy->data_bytes = json_integer_value(data);
     copy->was_ready = true;
     (void)uv_timer_stop(&copy->timer);
     move(copy, COPY_SAID_READY);
@@ -279,11 +278,6 @@ void copy_adopt(struct copy *copy, const struct copy_events *events, void *arg,
 struct child *copy_child(const struct copy *copy)
 {
     return copy->child;
-}
-
-int64_t copy_data_bytes(const struct copy *copy)
-{
-    return copy->data_bytes;
 }
 
 /* ---- the beginning ---- */

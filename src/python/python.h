@@ -76,8 +76,6 @@ struct copy_events {
 void copy_adopt(struct copy *copy, const struct copy_events *events, void *arg,
                 struct child_pipes *ret_pipes);
 struct child *copy_child(const struct copy *copy);
-/* Private writable memory that it had when it was ready: the base of RLIMIT_DATA. */
-int64_t copy_data_bytes(const struct copy *copy);
 /* After on_empty. */
 void copy_close(struct copy *copy);
 

@@ -103,7 +103,7 @@ struct copy {
     bool poll_open, handed;   /* handed: the poll is closed, the pipes are somebody else's */
     uv_timer_t timer;
     unsigned parts;
-    int64_t asked_ms, data_bytes;
+    int64_t asked_ms;
     char line[256]; /* its first words */
     size_t line_len;
     bool was_ready, expected, emptied, closed;

@@ -137,3 +137,191 @@ def test_add_takes_code_from_a_file_or_stdin(snakes, tmp_path):
                         (["--params", "{}"], "--python"), (["--python", str(script), "--", "true"], "--python")):
         done = mandor.run("add", *args)
         assert done.code == 2 and words in done.complaint, done
+
+
+# ---- time ----
+
+TIDY = """
+import asyncio, mandor, time
+try:
+    mandor.log("began", params)
+    {}
+finally:
+    print("tidied")
+"""
+
+
+def test_what_runs_too_long_is_interrupted_wherever_it_waits_and_may_tidy_up_R93_R94_R109(snakes):
+    bodies = ["while True: pass", "time.sleep(600)", "await asyncio.sleep(600)", "await asyncio.Future()", "[x for x in iter(int, 1)]",
+              "asyncio.run(asyncio.sleep(600))", "while True: time.sleep(0.01)"]
+    mandor = snakes.mandor
+    ids = mandor.add_many([job(TIDY.format(body), params=f"{n}.", kill_after="60s", timeout="20s") for n, body in enumerate(bodies)])
+    for n, (body, one) in enumerate(zip(bodies, ids)):
+        wait_for(lambda: f"began {n}." in snakes.worker.stderr, 60, f"'{body}' to begin")
+        mandor.ok("cancel", one, "--wait")
+        record = mandor.show(one)
+        assert (record["state"], record["cause"]) == ("cancelled", "cancelled"), (body, record)
+        assert mandor.logs_of(one, "--stdout") == b"tidied\n", (body, record)
+
+
+def test_a_timeout_is_the_jobs_end(snakes):
+    record = snakes.one("import time\ntime.sleep(600)", timeout="500ms")
+    assert (record["state"], record["cause"], record["error"]) == ("failed", "timeout", "timeout of 500ms"), record
+
+
+def test_what_will_not_be_interrupted_is_killed_and_the_next_job_is_well_R93(snakes):
+    bodies = ["while True:\n    try:\n        while True: pass\n    except BaseException: pass", "sum(iter(int, 1))",
+              "import re\nre.match('(a|a)*b', 'a' * 40) if False else sorted(iter(int, 1))"]
+    records = snakes.run(*(job(body, timeout="300ms", kill_after="300ms") for body in bodies), "6 * 7")
+    for body, record in zip(bodies, records):
+        assert (record["state"], record["cause"]) == ("failed", "timeout"), (body, record)
+        assert "killed after the grace period" in record["error"] or record["signal"] != 9
+    assert records[-1]["result"] == 42
+
+
+def test_a_flood_into_a_full_pipe_can_be_cancelled_and_nothing_comes_after_R95(snakes):
+    mandor = snakes.mandor
+    out = mandor.tmp / "flood"
+    os.mkfifo(out)
+    reader = os.open(out, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        one = mandor.add_many([job("import mandor\nmandor.progress(1)\nwhile True: print('x' * 1000)", output_max="256K", timeout="20s", kill_after="5s"),
+                               job("while True: print('y' * 1000)", timeout="1s", stdout="null:")])
+        mandor.run("wait", *one)
+        records = [mandor.show(job_id) for job_id in one]
+    finally:
+        os.close(reader)
+    assert (records[0]["state"], records[0]["cause"]) == ("failed", "limit"), records[0]
+    assert (records[1]["state"], records[1]["cause"]) == ("failed", "timeout"), records[1]
+    assert records[0]["streams"]["stdout"]["bytes"] <= 512 << 10
+
+
+def test_cancel_ends_a_sleeping_job(snakes):
+    mandor = snakes.mandor
+    one = mandor.add_many([job("import time\ntime.sleep(600)")])[0]
+    mandor.wait_phase(one, "running")
+    mandor.ok("cancel", one, "--wait")
+    record = mandor.show(one)
+    assert (record["state"], record["cause"]) == ("cancelled", "cancelled"), record
+
+
+# ---- memory and processor time ----
+
+
+def test_who_takes_too_much_memory_fails_alone_with_pythons_own_error(snakes):
+    limits = {"memory": "64M"}
+    records = snakes.run(
+        job("l = []\ntry:\n    while True: l.append(bytearray(1 << 20))\nexcept MemoryError:\n    n = len(l)\n    l = None\n[n > 30, n < 80, sum(range(10))]", limits=limits),
+        job("l = []\nwhile True: l.append(bytearray(1 << 20))", limits=limits), job("len(bytearray(20 << 20))", limits=limits),
+        job("from pyodide.ffi import to_js\nl = []\nwhile True: l.append(to_js(bytes(1 << 20)))", limits=limits, timeout="30s"))
+    assert records[0]["result"] == [True, True, 45], records[0]
+    assert records[1]["state"] == "failed" and records[1]["error"].endswith("MemoryError"), records[1]
+    assert records[2]["result"] == 20 << 20
+    assert records[3]["state"] == "failed" and (records[3]["cause"] in ("oom", "exit")), records[3]
+    assert all(r["limits_enforced"] == {"memory": True} for r in records)
+
+
+def test_processor_time_is_bounded(snakes):
+    record = snakes.one("while True: pass", limits={"cpu_time": "1s"}, timeout="30s")
+    assert (record["state"], record["cause"]) == ("failed", "limit") and "cpu_time" in record["error"], record
+
+
+def test_a_share_of_the_processor_takes_a_copy_of_its_own(snakes):
+    record = snakes.one("1", limits={"cpu": 0.5}, limits_policy="best_effort")
+    assert record["state"] == "completed" and "cpu" in record["limits_enforced"], record
+
+
+# ---- what copies do not share ----
+
+
+def test_copies_do_not_share_chance(snakes):
+    code = """
+        import os, random, secrets, tempfile, uuid
+        [random.random(), random.getrandbits(64), str(uuid.uuid1()), str(uuid.uuid4()), next(tempfile._get_candidate_names()), secrets.token_hex(8), os.urandom(8).hex()]
+    """
+    rows = [r["result"] for r in snakes.run(*[job(code)] * 6)]
+    for column in zip(*rows):
+        assert len(set(column)) == len(rows), column
+
+
+def test_a_job_finds_nothing_of_another_R98(snakes):
+    plant = """
+        import asyncio, builtins, json, os, sys, warnings
+        builtins.planted = json.planted = 1
+        json.dumps = None
+        os.environ["PLANTED"] = "1"
+        os.makedirs("/tmp/planted")
+        os.chdir("/tmp/planted")
+        sys.path.append("/planted")
+        sys.modules["planted"] = sys
+        asyncio.get_event_loop().call_later(0.05, print, "from the other job")
+        print("unflushed", end="")
+    """
+    look = """
+        import asyncio, builtins, json, os, sys
+        await asyncio.sleep(0.2)
+        [hasattr(builtins, "planted"), hasattr(json, "planted"), json.dumps([1]), "PLANTED" in os.environ, os.path.exists("/tmp/planted"), os.getcwd(),
+         "/planted" in sys.path, "planted" in sys.modules]
+    """
+    records = snakes.run(plant, look, plant, look)
+    for record in records[1::2]:
+        assert record["result"] == [False, False, "[1]", False, False, "/home/pyodide", False, False], record
+        assert record["streams"]["stdout"]["bytes"] == 0
+    assert records[0]["streams"]["stdout"]["bytes"] == len("unflushed")
+
+
+def test_a_result_over_its_bound_is_the_jobs_failure(tmp_path):
+    with snakes_in(tmp_path, {"default": {"result_max": "1K", "spare": 1}}) as it:
+        over, under = it.run("'x' * 2000", "'x' * 1000")
+        assert (over["state"], over["cause"]) == ("failed", "limit") and "2002 bytes" in over["error"], over
+        assert under["result"] == "x" * 1000
+
+        # ---- and while we have a worker of our own: its server dies
+        server = it.runtimes()["default"]["servers"][0]["pid"]
+        ids = it.mandor.add_many([job("import time\ntime.sleep(2)\n'second try' if False else 1", attempts=3, backoff={"type": "fixed", "delay": "10ms"})])
+        it.mandor.wait_phase(ids[0], "running")
+        os.kill(server, signal.SIGKILL)
+        record = it.mandor.wait_state(ids[0], "completed", "failed", deadline=60)
+        assert record["state"] == "completed" and record["attempts_used"] == 2, record
+        assert "the fork server of runtime 'default' ended" in record["history"][0]["error"], record
+        assert it.runtimes()["default"]["deaths"] == 1
+
+
+# ---- what may be missing ----
+
+
+def run_without(mandor, deadline=60, **keys):
+    """A Python job and another one; returns their records."""
+    ids = mandor.add_many([job("1", attempts=2, **keys), {"exec": ["echo", "hi"]}])
+    mandor.drain(timeout=deadline)
+    return [mandor.show(one) for one in ids]
+
+
+def test_what_is_missing_is_one_clear_sentence_and_other_jobs_go_on(mandor, tmp_path):
+    configure(mandor, node="/nowhere/node")
+    python, echo = run_without(mandor)
+    assert (python["state"], python["attempts_used"]) == ("failed", 1), python
+    assert python["error"] == "Python jobs cannot run: Node is not at '/nowhere/node' (python.node): No such file or directory"
+    assert echo["state"] == "completed"
+
+    configure(mandor)
+    mandor.env["MANDOR_ZYGOTE"] = str(tmp_path)
+    (tmp_path / "main.mjs").write_text("")
+    python, echo = run_without(mandor)
+    assert python["state"] == "failed" and "built without the add-on" in python["error"], python
+    assert echo["state"] == "completed"
+    del mandor.env["MANDOR_ZYGOTE"]
+
+    configure(mandor, {"default": {"packages": ["nothing"]}}, store=str(tmp_path / "store"))
+    python, echo = run_without(mandor)
+    assert python["state"] == "failed" and "store" in python["error"], python
+    assert echo["state"] == "completed"
+
+    wrong = tmp_path / "node"
+    wrong.write_text("#!/bin/sh\necho 'this is no Node' >&2\nexit 9\n")
+    wrong.chmod(0o755)
+    configure(mandor, node=str(wrong))
+    ids = mandor.add_many([job("1"), {"exec": ["echo", "hi"]}])
+    with mandor.worker() as worker:
+        assert mandor.wait_state(ids[1], "completed")
+        wait_for(lambda: "this is no Node" in worker.stderr, 20, "the reason in the log")

@@ -114,9 +114,11 @@ def _key(key, path):
 # ---- tracebacks ----
 
 
+_OURS = ("<mandor", "/lib/python314.zip/pyodide/", "/lib/python314.zip/_pyodide/", "file:", "node:", "wasm:")
+
+
 def _is_ours(filename):
-    return (filename.startswith(("<mandor", "/lib/python314.zip/pyodide/", "/lib/python314.zip/_pyodide/"))
-            or "/pyodide/" in filename and filename.endswith(("webloop.py", "code.py")))
+    return filename.startswith(_OURS) or filename.endswith((".mjs", ".js"))
 
 
 def _strip(stack):
