@@ -31,13 +31,15 @@ def shown(samples, value, form, unit, cpu_unit):
     return text
 
 
-def compare(row, what, ours, theirs, unit, goal=None, value=lambda sample: sample.rate, form="{:,.0f}", less=False, cpu_unit=None):
+def compare(row, what, ours, theirs, unit, goal=None, value=lambda sample: sample.rate, form="{:,.0f}", less=False, cpu_unit=None,
+            enough=None):
     """One line: medians of both sides, and the median of the ratios of runs that stood beside each other.
 
-    The ratio is always "mandor is that many times as good"; less: a smaller value is the better one.
+    The ratio is always "mandor is that many times as good"; less: a smaller value is the better one; enough: a value that meets the goal
+    whatever the other one's is.
     """
     cells = [shown(samples, value, form, unit, cpu_unit) for samples in (ours, theirs)]
-    wanted = "" if goal is None else f"≥ {goal:g} ×"
+    wanted = "" if goal is None else f"≥ {goal:g} ×" + (f" or {form.format(enough)}" if enough is not None else "")
     broken = [f"{name}: {samples}" for name, samples in (("mandor", ours), (what, theirs)) if isinstance(samples, Failed)]
     if broken:
         return Line(row, what, *cells, goal=wanted, verdict="NOT RUN", delivery="–", errors=broken)
@@ -45,7 +47,8 @@ def compare(row, what, ours, theirs, unit, goal=None, value=lambda sample: sampl
     mine, other = [value(s) for s in ours], [value(s) for s in theirs]
     ratios = sorted(o / m if less else m / o for m, o in zip(mine, other))
     ratio = median(ratios)
-    verdict = "" if goal is None else ("met" if ratio >= goal else "MISSED")
+    met = goal is not None and (ratio >= goal or (enough is not None and median(mine) >= enough))
+    verdict = "" if goal is None else ("met" if met else "MISSED")
     return Line(row, what, *cells, f"{ratio:.2f} × ({ratios[0]:.2f}–{ratios[-1]:.2f})", wanted, verdict,
                 delivery(ours, theirs), mandor_values=mine, other_values=other, ratios=ratios)
 

@@ -13,12 +13,9 @@
 #include <sys/vfs.h>
 
 #include "base/units.h"
-#include "child/contain.h"
-#include "cli/cli.h"
 #include "cli/client.h"
+#include "cli/doctor.h"
 #include "cli/out.h"
-
-enum health { HEALTH_OK, HEALTH_WARN, HEALTH_BROKEN };
 
 static const struct {
     const char *name;
@@ -29,18 +26,7 @@ static const struct {
     [HEALTH_BROKEN] = { "broken", STYLE_RED },
 };
 
-struct doctor {
-    struct cli *cli;
-    json_t *checks; /* [{"check", "health", "text"}] */
-    struct contain_host host;
-    enum health worst;
-    bool no_memory;
-};
-
-static void found(struct doctor *doctor, enum health health, const char *check, const char *fmt,
-                  ...) PRINTF_LIKE(4, 5);
-
-static void found(struct doctor *doctor, enum health health, const char *check, const char *fmt,
+void doctor_found(struct doctor *doctor, enum health health, const char *check, const char *fmt,
                   ...)
 {
     SCOPED_BUF safe = { .data = NULL };
@@ -66,13 +52,13 @@ static void check_kernel(struct doctor *doctor)
     int major = 0, minor = 0;
 
     if (uname(&name) < 0) {
-        found(doctor, HEALTH_BROKEN, "kernel", "uname: %s", strerror(errno));
+        doctor_found(doctor, HEALTH_BROKEN, "kernel", "uname: %s", strerror(errno));
         return;
     }
     (void)sscanf(name.release, "%d.%d", &major, &minor);
     bool old = major < 5 || (major == 5 && minor < 4);
-    found(doctor, old ? HEALTH_BROKEN : HEALTH_OK, "kernel", "%s %s%s", name.sysname, name.release,
-          old ? ", expected 5.4 or later (waiting for a pidfd)" : "");
+    doctor_found(doctor, old ? HEALTH_BROKEN : HEALTH_OK, "kernel", "%s %s%s", name.sysname,
+                 name.release, old ? ", expected 5.4 or later (waiting for a pidfd)" : "");
 }
 
 /* First line of a small file, "" when it cannot be read. */
@@ -97,12 +83,13 @@ static void check_bounds(struct doctor *doctor)
 
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         bool low = files.rlim_max < 4096;
-        found(doctor, low ? HEALTH_WARN : HEALTH_OK, "open files", "%ju at once, up to %ju%s",
-              (uintmax_t)files.rlim_cur, (uintmax_t)files.rlim_max,
-              low ? ": each running job takes about 8 descriptors" : "");
+        doctor_found(doctor, low ? HEALTH_WARN : HEALTH_OK, "open files",
+                     "%ju at once, up to %ju%s", (uintmax_t)files.rlim_cur,
+                     (uintmax_t)files.rlim_max,
+                     low ? ": each running job takes about 8 descriptors" : "");
     }
     if (first_line("/proc/sys/kernel/pid_max", text, sizeof text)[0] != '\0')
-        found(doctor, HEALTH_OK, "pid_max", "%s", text);
+        doctor_found(doctor, HEALTH_OK, "pid_max", "%s", text);
 }
 
 /* ---- containment ---- */
@@ -114,11 +101,12 @@ static void check_hierarchy(struct doctor *doctor, const char *name,
 
     (void)snprintf(check, sizeof check, "cgroup %s", name);
     if (hierarchy->usable)
-        found(doctor, HEALTH_OK, check, "%s, cgroup %s", hierarchy->base, is_v2 ? "v2" : "v1");
+        doctor_found(doctor, HEALTH_OK, check, "%s, cgroup %s", hierarchy->base,
+                     is_v2 ? "v2" : "v1");
     else
-        found(doctor, HEALTH_WARN, check, "%s: %s",
-              hierarchy->mounted ? "not usable" : "not mounted",
-              hierarchy->why[0] != '\0' ? hierarchy->why : "no such hierarchy here");
+        doctor_found(doctor, HEALTH_WARN, check, "%s: %s",
+                     hierarchy->mounted ? "not usable" : "not mounted",
+                     hierarchy->why[0] != '\0' ? hierarchy->why : "no such hierarchy here");
 }
 
 /* Can this limit be enforced, and who does it? */
@@ -127,27 +115,29 @@ static void check_limit(struct doctor *doctor, const char *limit, bool usable, c
     char check[64];
 
     (void)snprintf(check, sizeof check, "limit %s", limit);
-    found(doctor, usable ? HEALTH_OK : HEALTH_WARN, check,
-          usable ? "enforced by %s" : "cannot be enforced here: it takes %s", how);
+    doctor_found(doctor, usable ? HEALTH_OK : HEALTH_WARN, check,
+                 usable ? "enforced by %s" : "cannot be enforced here: it takes %s", how);
 }
 
 static void check_rungs(struct doctor *doctor, const struct contain_host *host)
 {
-    found(doctor, host->v2.usable && host->cgroup_kill ? HEALTH_OK : HEALTH_WARN,
-          "containment cgroup", "%s%s",
-          host->v2.usable ? host->cgroup_kill ? "can be had" : "no cgroup.kill (Linux 5.14)"
-                          : "cannot be had: ",
-          host->v2.usable ? host->clone_into_cgroup ? ", clone into a cgroup works" : ""
-                          : host->v2.why);
-    found(doctor, host->pidns ? HEALTH_OK : HEALTH_WARN, "containment pidns", "%s%s",
-          host->pidns ? "can be had" : "cannot be had: ", host->pidns ? "" : host->pidns_why);
-    found(doctor, HEALTH_OK, "containment group", "can always be had");
+    doctor_found(doctor, host->v2.usable && host->cgroup_kill ? HEALTH_OK : HEALTH_WARN,
+                 "containment cgroup", "%s%s",
+                 host->v2.usable ? host->cgroup_kill ? "can be had" : "no cgroup.kill (Linux 5.14)"
+                                 : "cannot be had: ",
+                 host->v2.usable ? host->clone_into_cgroup ? ", clone into a cgroup works" : ""
+                                 : host->v2.why);
+    doctor_found(
+        doctor, host->pidns ? HEALTH_OK : HEALTH_WARN, "containment pidns", "%s%s",
+        host->pidns ? "can be had" : "cannot be had: ", host->pidns ? "" : host->pidns_why);
+    doctor_found(doctor, HEALTH_OK, "containment group", "can always be had");
 
     bool strict = host->v2.usable && host->cgroup_kill && host->pidns;
-    found(doctor, strict ? HEALTH_OK : HEALTH_WARN, "containment strict",
-          strict ? "can be had (cgroup and pidns together)"
-                 : "cannot be had: it takes cgroup and pidns together; jobs that ask for it are "
-                   "refused");
+    doctor_found(
+        doctor, strict ? HEALTH_OK : HEALTH_WARN, "containment strict",
+        strict ? "can be had (cgroup and pidns together)"
+               : "cannot be had: it takes cgroup and pidns together; jobs that ask for it are "
+                 "refused");
 }
 
 static void check_automatic(struct doctor *doctor, const struct contain_host *host)
@@ -158,19 +148,21 @@ static void check_automatic(struct doctor *doctor, const struct contain_host *ho
                           ? "neither cgroups nor PID namespaces can be had"
                           : "asked for by MANDOR_CONTAINMENT";
 
-    found(doctor, HEALTH_OK, "containment auto", "is '%s': %s",
-          spec_containment_name(host->automatic), why);
+    doctor_found(doctor, HEALTH_OK, "containment auto", "is '%s': %s",
+                 spec_containment_name(host->automatic), why);
     if (host->automatic == CONTAIN_GROUP)
-        found(doctor, HEALTH_WARN, "group rung",
-              "weaker: when worker and guard are both killed at once, what a job left behind is "
-              "found only by the next "
-              "start of 'mandor work'");
+        doctor_found(
+            doctor, HEALTH_WARN, "group rung",
+            "weaker: when worker and guard are both killed at once, what a job left behind is "
+            "found only by the next "
+            "start of 'mandor work'");
     if (host->automatic == CONTAIN_CGROUP)
-        found(doctor, HEALTH_WARN, "same uid",
-              "jobs without 'user' run with uid %u, the worker's own, and could move themselves "
-              "out of its cgroups; for jobs "
-              "that are not trusted set 'user' or 'containment: strict'",
-              (unsigned)geteuid());
+        doctor_found(
+            doctor, HEALTH_WARN, "same uid",
+            "jobs without 'user' run with uid %u, the worker's own, and could move themselves "
+            "out of its cgroups; for jobs "
+            "that are not trusted set 'user' or 'containment: strict'",
+            (unsigned)geteuid());
 }
 
 static void check_containment(struct doctor *doctor)
@@ -240,11 +232,11 @@ static void check_writable(struct doctor *doctor, const char *check, char *path)
     existing_above(path);
     const char *trouble = file_system_trouble(path, &health);
     if (access(path, W_OK | X_OK) < 0)
-        found(doctor, HEALTH_BROKEN, check, "'%s': %s", path, strerror(errno));
+        doctor_found(doctor, HEALTH_BROKEN, check, "'%s': %s", path, strerror(errno));
     else
-        found(doctor, health, check, "'%s' %s%s%s", path,
-              there ? "is writable" : "is where it will be made", trouble != NULL ? ", and " : "",
-              trouble != NULL ? trouble : "");
+        doctor_found(doctor, health, check, "'%s' %s%s%s", path,
+                     there ? "is writable" : "is where it will be made",
+                     trouble != NULL ? ", and " : "", trouble != NULL ? trouble : "");
 }
 
 /* The directory of the database, and the one beside it for output, locks and sockets. */
@@ -253,7 +245,7 @@ static void check_directories(struct doctor *doctor, const char *database)
     char path[PATH_MAX];
 
     if (strlen(database) + sizeof ".d" > sizeof path) {
-        found(doctor, HEALTH_BROKEN, "database", "the path of '%s' is too long", database);
+        doctor_found(doctor, HEALTH_BROKEN, "database", "the path of '%s' is too long", database);
         return;
     }
     (void)snprintf(path, sizeof path, "%s.d", database);
@@ -277,7 +269,8 @@ static void check_database(struct doctor *doctor, const char *path)
     char size[UNITS_TEXT_SIZE];
 
     if (stat(path, &st) < 0 && errno == ENOENT) {
-        found(doctor, HEALTH_OK, "database", "'%s' will be made by the first 'mandor add'", path);
+        doctor_found(doctor, HEALTH_OK, "database", "'%s' will be made by the first 'mandor add'",
+                     path);
         return;
     }
     int r = sqlite3_open_v2(path, &db, SQLITE_OPEN_READONLY, NULL);
@@ -290,13 +283,13 @@ static void check_database(struct doctor *doctor, const char *path)
 
     const char *said = r == SQLITE_ROW ? (const char *)sqlite3_column_text(check, 0) : NULL;
     if (said != NULL && str_eq(said, "ok"))
-        found(doctor, HEALTH_OK, "database", "'%s' is sound, %s", path,
-              units_human_size(st.st_size, size));
+        doctor_found(doctor, HEALTH_OK, "database", "'%s' is sound, %s", path,
+                     units_human_size(st.st_size, size));
     else
-        found(doctor, HEALTH_BROKEN, "database", "'%s': %s", path,
-              said != NULL ? said
-              : db != NULL ? sqlite3_errmsg(db)
-                           : "out of memory");
+        doctor_found(doctor, HEALTH_BROKEN, "database", "'%s': %s", path,
+                     said != NULL ? said
+                     : db != NULL ? sqlite3_errmsg(db)
+                                  : "out of memory");
     (void)sqlite3_finalize(check);
     (void)sqlite3_close(db);
 }
@@ -308,16 +301,16 @@ static void check_workers(struct doctor *doctor, struct client *client)
 
     err_clear(&err);
     if (client->broker == NULL) {
-        found(doctor, HEALTH_OK, "workers", "none yet");
+        doctor_found(doctor, HEALTH_OK, "workers", "none yet");
         return;
     }
     if (client_ask(client, &req, &err) < 0) {
-        found(doctor, HEALTH_BROKEN, "broker", "%s", err.msg);
+        doctor_found(doctor, HEALTH_BROKEN, "broker", "%s", err.msg);
         return;
     }
     size_t count = client_live_workers(req.stats.stats);
-    found(doctor, count > 0 ? HEALTH_OK : HEALTH_WARN, "workers",
-          count > 0 ? "%zu alive" : "%zu alive: 'mandor work' starts one", count);
+    doctor_found(doctor, count > 0 ? HEALTH_OK : HEALTH_WARN, "workers",
+                 count > 0 ? "%zu alive" : "%zu alive: 'mandor work' starts one", count);
     json_decref(req.stats.stats);
 }
 
@@ -327,7 +320,7 @@ static void check_broker(struct doctor *doctor)
     struct mandor_err err;
 
     err_clear(&err);
-    found(doctor, HEALTH_OK, "sqlite", "%s", sqlite3_libversion());
+    doctor_found(doctor, HEALTH_OK, "sqlite", "%s", sqlite3_libversion());
     int r = client_open(doctor->cli, CLIENT_LOOK, &client, &err);
     char *path = client.url != NULL ? client_sqlite_path(client.url) : NULL;
     if (path != NULL) {
@@ -335,7 +328,7 @@ static void check_broker(struct doctor *doctor)
         check_database(doctor, path);
     }
     if (r < 0)
-        found(doctor, HEALTH_BROKEN, "broker", "%s", err.msg);
+        doctor_found(doctor, HEALTH_BROKEN, "broker", "%s", err.msg);
     else
         check_workers(doctor, &client);
     free(path);
@@ -387,6 +380,7 @@ int cmd_doctor(struct cli *cli)
         check_kernel(&doctor);
         check_bounds(&doctor);
         check_containment(&doctor);
+        doctor_pools(&doctor);
         check_broker(&doctor);
     }
     int r = doctor.checks == NULL || doctor.no_memory ? -ENOMEM : report(&doctor);

@@ -21,6 +21,7 @@ class Worker:
     def __init__(self):
         self.sock = socket.socket(fileno=int(os.environ["MANDOR_FD"]))
         self.sock.setblocking(False)
+        self.born = time.time_ns()
         self.data = b""
         self.out = b""
         self.open = {}      # job number -> dict
@@ -243,7 +244,7 @@ class Worker:
         elif data.get("echo") or data.get("count"):
             pass
         elif data.get("result_and_exit"):
-            self.done(number, {"pid": os.getpid()})
+            self.done(number, {"pid": os.getpid(), "born": self.born})
             self.flush_all()
             os._exit(0)
         else:
