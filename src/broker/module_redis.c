@@ -1,6 +1,7 @@
 /* module_redis.c - what mandor-redis.so has for the registries (base/module.h). */
 #include "base/module.h"
 #include "broker/broker_streams.h"
+#include "memory/parts.h"
 
 #ifdef HAVE_HIREDIS_SSL
 #define TLS_TEXT ", TLS"
@@ -10,6 +11,8 @@
 
 static const struct module_part parts[] = {
     { "broker", "streams", &broker_streams },
+    { "sink", "redis", &sink_redis },
+    { "source", "redis", &source_redis },
 };
 
 extern const struct module mandor_module;

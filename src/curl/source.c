@@ -52,8 +52,9 @@ static int start(struct source *source, const char *url, struct mandor_err *err)
     return 0;
 }
 
-static int source_open(uv_loop_t *loop, const char *url, const struct source_events *events,
-                       void *arg, struct source **ret, struct mandor_err *err)
+static int source_open(uv_loop_t *loop, const char *url, bool follow,
+                       const struct source_events *events, void *arg, struct source **ret,
+                       struct mandor_err *err)
 {
     struct source *source = calloc(1, sizeof *source);
     if (source == NULL)

@@ -28,6 +28,8 @@ static int open_one(struct output *output, uv_loop_t *loop, const struct outputs
         .stream = stream,
         .data_dir = place->data_dir,
         .journal_dir = place->journal_dir,
+        .frame = output->is_stderr && spec->frame != FRAME_RAW ? FRAME_LINES : spec->frame,
+        .frame_max = (size_t)spec->frame_max_bytes,
         .inherit_fd = output->is_stderr ? STDERR_FILENO : STDOUT_FILENO,
     };
 

@@ -15,6 +15,7 @@
 
 #include "base/err.h"
 #include "base/macro.h"
+#include "job/spec.h"
 
 struct sink;
 
@@ -29,6 +30,8 @@ struct sink_target {
         journal_dir; /* open temporary files are noted here, see sink_sweep(); NULL = no journal (run) */
     void *
         context; /* what a sink of the embedding program's own is opened with (sink_open_with()); else NULL */
+    enum spec_frame frame; /* what the stream is made of, for sinks that store it piece by piece */
+    size_t frame_max;
     int inherit_fd; /* inherit: the descriptor to write to (borrowed, never set O_NONBLOCK); else -1 */
 };
 

@@ -65,8 +65,8 @@ static const struct sink_ops *lookup(const char *url, const char **ret_rest, str
         }
     }
     (void)err_set(err, -EINVAL, FAULT_CALLER,
-                  "unknown sink '%s': expected auto:, file:/PATH, null:, inherit:, s3://BUCKET/KEY "
-                  "or http(s)://HOST/PATH",
+                  "unknown sink '%s': expected auto:, file:/PATH, null:, inherit:, "
+                  "s3://BUCKET/KEY, http(s)://HOST/PATH or redis://HOST?stream=KEY",
                   url);
     return NULL;
 }

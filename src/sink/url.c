@@ -36,21 +36,52 @@ int sink_url_check_http(const char *rest, struct mandor_err *err)
     return 0;
 }
 
+/* Is `name=` with a value among the parameters? */
+static bool has_param(const char *query, const char *name)
+{
+    size_t len = strlen(name);
+
+    for (const char *at = query; *at != '\0'; at += strcspn(at, "&")) {
+        at += *at == '&';
+        if (strncmp(at, name, len) == 0 && at[len] == '=' && at[len + 1] != '\0' &&
+            at[len + 1] != '&')
+            return true;
+    }
+    return false;
+}
+
+/* What names the place is read when it is opened (memory/target.h); here only whether it is of the form. */
+int sink_url_check_redis(const char *rest, struct mandor_err *err)
+{
+    const char *query = strchr(rest, '?');
+    bool keys =
+        query != NULL && has_param(query + 1, "stream") + has_param(query + 1, "key") +
+                                 (has_param(query + 1, "hash") && has_param(query + 1, "field")) ==
+                             1;
+
+    if (strncmp(rest, "//", 2) != 0 || !keys || has_control(rest) || strchr(rest, ' ') != NULL)
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "'redis:…': expected redis://HOST[:PORT][/DB] with ?stream=KEY, ?key=KEY or "
+                       "?hash=KEY&field=F, spaces as %%20");
+    return 0;
+}
+
 int sink_url_check(const char *url, struct mandor_err *err)
 {
     static const struct {
         const char *scheme;
         int (*check)(const char *rest, struct mandor_err *err);
     } checks[] = {
-        { "s3:", sink_url_check_s3 },
-        { "http:", sink_url_check_http },
-        { "https:", sink_url_check_http },
+        { "s3:", sink_url_check_s3 },       { "http:", sink_url_check_http },
+        { "https:", sink_url_check_http },  { "redis:", sink_url_check_redis },
+        { "redis+", sink_url_check_redis }, /* redis+tls:, redis+unix:, … */
     };
 
     for (size_t i = 0; i < ARRAY_LEN(checks); i++) {
         size_t len = strlen(checks[i].scheme);
-        if (strncmp(url, checks[i].scheme, len) == 0)
-            return checks[i].check(url + len, err);
+        const char *colon = strchr(url, ':');
+        if (colon != NULL && strncmp(url, checks[i].scheme, len) == 0)
+            return checks[i].check(colon + 1, err);
     }
     return -ENOENT;
 }

@@ -59,7 +59,7 @@ int feeder_check_url(const char *url, struct mandor_err *err)
     if (path == NULL)
         return err_set(err, -EINVAL, FAULT_CALLER,
                        "unknown stdin source '%s': expected file:/PATH, inline:TEXT, "
-                       "s3://BUCKET/KEY or http(s)://HOST/PATH",
+                       "s3://BUCKET/KEY, http(s)://HOST/PATH or redis://…",
                        url);
     if (path[0] != '/')
         return err_set(err, -EINVAL, FAULT_CALLER,
@@ -250,7 +250,8 @@ static int open_remote(struct feeder *feeder, const char *url, struct mandor_err
     feeder->source_ops = module_part("source", url, err);
     if (feeder->source_ops == NULL)
         return err->code;
-    return feeder->source_ops->open(feeder->loop, url, &events, feeder, &feeder->source, err);
+    return feeder->source_ops->open(feeder->loop, url, false, &events, feeder, &feeder->source,
+                                    err);
 }
 
 /* Take the text of the URL: what is fed, or where to read it. */

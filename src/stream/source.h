@@ -23,9 +23,10 @@ struct source_events {
 };
 
 struct source_ops {
-    /* events: copied; none of them runs from inside of this.  0 or -errno with *err. */
-    int (*open)(uv_loop_t *loop, const char *url, const struct source_events *events, void *arg,
-                struct source **ret, struct mandor_err *err);
+    /* follow: what is still being written, to its end; for kinds that know such a thing.  events: copied; none of them runs from inside
+     * of this.  0 or -errno with *err. */
+    int (*open)(uv_loop_t *loop, const char *url, bool follow, const struct source_events *events,
+                void *arg, struct source **ret, struct mandor_err *err);
     /* There is room again.  on_bytes may run from inside. */
     void (*resume)(struct source *source);
     /* Any time but from inside of on_bytes: no event after it. */

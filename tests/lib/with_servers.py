@@ -11,20 +11,25 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 import s3  # noqa: E402
+import stores  # noqa: E402
 import web  # noqa: E402
 
 TOO_LATE = b"too late"
 
 
 def main():
-    with tempfile.TemporaryDirectory() as tmp, s3.server(tmp) as client, web.store() as store:
-        urls = ["s3://media/contract/object", f"http://127.0.0.1:{store.port}/contract"]
+    with tempfile.TemporaryDirectory() as tmp, s3.server(tmp) as client, web.store() as store, stores.redis() as redis:
+        urls = ["s3://media/contract/object", f"http://127.0.0.1:{store.port}/contract", f"{redis.url}?stream=c",
+                f"{redis.url}?key=k", f"{redis.url}?hash=h&field=f"]
         env = os.environ | client.env() | {"MANDOR_TEST_SINKS": " ".join(urls)}
         code = subprocess.run(sys.argv[1:], env=env).returncode
         wrong = []
         if client.uploads():
             wrong.append(f"unfinished uploads: {client.uploads()}")
-        for body in (client.get("contract/object"), *store.objects.values()):
+        stages = redis("KEYS", "*stage*")
+        if stages:
+            wrong.append(f"stages in Redis: {stages}")
+        for body in (client.get("contract/object"), *store.objects.values(), redis("GET", "k"), redis("HGET", "h", "f")):
             if body is None or TOO_LATE in body:
                 wrong.append("nothing was published, or what was too late")
         if store.broken:

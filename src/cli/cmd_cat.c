@@ -1,0 +1,151 @@
+/* cmd_cat.c - `mandor cat`: what a sink has been given, put together again and checked. */
+#include <fcntl.h>
+#include <stdio.h>
+
+#include "base/log.h"
+#include "base/module.h"
+#include "cli/cli.h"
+#include "config/config.h"
+#include "sink/url.h"
+#include "stream/source.h"
+
+struct cat {
+    uv_loop_t loop;
+    const struct source_ops *ops;
+    struct source *source;
+    uv_idle_t idle; /* resumes: not from inside of on_bytes */
+    bool ended;
+    int write_error; /* -errno; the rest is not wanted any more */
+    int result;
+    struct mandor_err err;
+};
+
+/* 0 or -errno. */
+static int write_all(const char *bytes, size_t len)
+{
+    while (len > 0) {
+        ssize_t n = RETRY_EINTR(write(STDOUT_FILENO, bytes, len));
+        if (n < 0)
+            return -errno;
+        bytes += n;
+        len -= (size_t)n;
+    }
+    return 0;
+}
+
+static void on_idle_closed(uv_handle_t *handle)
+{
+    (void)handle;
+}
+
+static void stop(struct cat *cat)
+{
+    if (cat->ended)
+        return;
+    cat->ended = true;
+    cat->ops->close(STEAL(cat->source));
+    uv_close((uv_handle_t *)&cat->idle, on_idle_closed);
+}
+
+static void on_idle(uv_idle_t *idle)
+{
+    struct cat *cat = CONTAINER_OF(idle, struct cat, idle);
+
+    cat->result = err_set(&cat->err, cat->write_error, FAULT_HOST, "write to standard output");
+    stop(cat);
+}
+
+/* Standard output blocks as long as its reader likes: nothing else happens here. */
+static bool on_bytes(void *arg, const void *bytes, size_t len)
+{
+    struct cat *cat = arg;
+
+    if (cat->write_error == 0)
+        cat->write_error = write_all(bytes, len);
+    if (cat->write_error < 0)
+        (void)uv_idle_start(&cat->idle, on_idle);
+    return cat->write_error == 0;
+}
+
+static void on_end(void *arg, int result, const struct mandor_err *err)
+{
+    struct cat *cat = arg;
+
+    cat->result = result;
+    if (result < 0)
+        cat->err = *err;
+    if (result == -ENOENT)
+        cat->err.fault = FAULT_CALLER; /* not found */
+    stop(cat);
+}
+
+static int cat_remote(struct cat *cat, const char *url, bool follow)
+{
+    static const struct source_events events = { .on_bytes = on_bytes, .on_end = on_end };
+
+    cat->ops = module_part("source", url, &cat->err);
+    if (cat->ops == NULL)
+        return cat->err.code;
+    int r = uv_loop_init(&cat->loop);
+    if (r < 0)
+        return err_set(&cat->err, r, FAULT_HOST, "start");
+    (void)uv_idle_init(&cat->loop, &cat->idle);
+    r = cat->ops->open(&cat->loop, url, follow, &events, cat, &cat->source, &cat->err);
+    if (r < 0) {
+        cat->ended = true;
+        uv_close((uv_handle_t *)&cat->idle, on_idle_closed);
+    }
+    (void)uv_run(&cat->loop, UV_RUN_DEFAULT);
+    (void)uv_loop_close(&cat->loop);
+    return r < 0 ? r : cat->result;
+}
+
+static int cat_file(const char *path, struct mandor_err *err)
+{
+    SCOPED_FREE char *bytes = malloc((size_t)256 << 10);
+    SCOPED_FD fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n;
+    int r = 0;
+
+    if (bytes == NULL)
+        return err_set(err, -ENOMEM, FAULT_HOST, "read '%s'", path);
+    if (fd < 0) {
+        r = err_set(err, -errno, FAULT_HOST, "open '%s'", path);
+        if (r == -ENOENT)
+            err->fault = FAULT_CALLER;
+        return r;
+    }
+    while ((n = RETRY_EINTR(read(fd, bytes, (size_t)256 << 10))) > 0) {
+        r = write_all(bytes, (size_t)n);
+        if (r < 0)
+            return err_set(err, r, FAULT_HOST, "write to standard output");
+    }
+    return n < 0 ? err_set(err, -errno, FAULT_HOST, "read '%s'", path) : 0;
+}
+
+int cmd_cat(struct cli *cli)
+{
+    const char *url = cli->args[0];
+    struct cat cat = { .result = 0 };
+    struct config *config = NULL;
+    int r;
+
+    log_setup(LOG_LOGFMT, LOG_WARN);
+    if (strncmp(url, "file:", 5) == 0) {
+        r = cat_file(url + 5, &cat.err);
+        return r < 0 ? cli_fail(cli, &cat.err) : EXIT_OK;
+    }
+    r = sink_url_check(url, &cat.err);
+    if (r == -ENOENT)
+        r = err_set(&cat.err, -EINVAL, FAULT_CALLER,
+                    "'%s': expected file:PATH, s3:, http:, https:, redis: or memcached:", url);
+    if (r == 0)
+        r = config_load(cli->config_path, &config, &cat.err);
+    if (r == 0) {
+        sink_settings_set(&config->sinks);
+        r = cat_remote(&cat, url, cli_flag(cli, "follow"));
+        sink_settings_set(NULL);
+    }
+    config_free(config);
+    return r < 0 ? cli_fail(cli, &cat.err) : EXIT_OK;
+}

@@ -1,0 +1,233 @@
+/* value.c - contract in value.h.
+ *
+ * Bytes are put at their place (SETRANGE), so that a call may be made twice over a connection that broke.  The stage lives for an hour after
+ * the last of them: what a crash leaves goes by itself. */
+#include "memory/value.h"
+
+#include <stdio.h>
+
+struct value {
+    struct redis_sink base;
+    char *stage; /* key */
+    int64_t len;
+    bool writing, preparing, committing, ended;
+};
+
+struct chunk {
+    struct value *value;
+    size_t bytes;
+};
+
+static struct value *of(struct redis_sink *base)
+{
+    return CONTAINER_OF(base, struct value, base);
+}
+
+static void on_published(void *arg, int result, const redisReply *reply,
+                         const struct mandor_err *err)
+{
+    struct redis_sink *base = arg;
+
+    if (result < 0)
+        redis_sink_fail(base, result, err);
+    sink_answer(base->sink, base->result, &base->err);
+}
+
+static void publish(struct value *value)
+{
+    struct redis_sink *base = &value->base;
+    const struct target *target = &base->target;
+    struct mandor_err err;
+    char len[24];
+
+    value->ended = true;
+    if (base->result == 0 && !sink_may_publish(base->sink, &err))
+        redis_sink_fail(base, err.code, &err);
+    if (base->result < 0) {
+        sink_answer(base->sink, base->result, &base->err);
+        return;
+    }
+    (void)snprintf(len, sizeof len, "%" PRId64, value->len);
+    const char *argv[] = { value->stage,  target->key, base->fence,
+                           base->attempt, len,         target->field == NULL ? "" : target->field };
+    redis_eval(base->redis, &script_publish, REDIS_AGAIN, redis_sink_commit_ms(base), 3,
+               ARRAY_LEN(argv), argv, NULL, on_published, base);
+}
+
+static void advance(struct value *value)
+{
+    struct redis_sink *base = &value->base;
+    bool failed = base->result < 0;
+
+    if (value->ended)
+        return;
+    if ((value->writing && (failed || base->flying < REDIS_WINDOW)) ||
+        (value->preparing && (failed || base->calls == 0))) {
+        struct mandor_err err = base->err;
+        value->writing = value->preparing = false;
+        sink_answer(base->sink, base->result, &err);
+    } else if (value->committing && (failed || base->calls == 0)) {
+        publish(value);
+    }
+}
+
+static void on_stored(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
+{
+    struct chunk *chunk = arg;
+    struct value *value = chunk->value;
+
+    value->base.flying -= chunk->bytes;
+    value->base.calls--;
+    free(chunk);
+    if (result < 0)
+        redis_sink_fail(&value->base, result, err);
+    advance(value);
+}
+
+/* One SETRANGE, and the stage's life anew. */
+static void store(struct value *value, const void *bytes, size_t len)
+{
+    struct redis_sink *base = &value->base;
+    struct mandor_err err;
+    struct chunk *chunk = NULL;
+    char at[24];
+
+    if (value->len + (int64_t)len > VALUE_MAX) {
+        redis_sink_fail(base,
+                        err_set(&err, -EFBIG, FAULT_CALLER,
+                                "longer than 512 MiB, the most that Redis takes as one value: "
+                                "expected ?stream=KEY, or another sink"),
+                        &err);
+        return;
+    }
+    chunk = calloc(1, sizeof *chunk);
+    if (chunk == NULL) {
+        redis_sink_fail(base, err_set(&err, -ENOMEM, FAULT_HOST, "send"), &err);
+        return;
+    }
+    *chunk = (struct chunk){ .value = value, .bytes = len };
+    (void)snprintf(at, sizeof at, "%" PRId64, value->len);
+    const char *argv[] = { "SETRANGE", value->stage, at, bytes };
+    const size_t lens[] = { 8, strlen(value->stage), strlen(at), len };
+    base->flying += len;
+    base->calls++;
+    value->len += (int64_t)len;
+    redis_call(base->redis, REDIS_AGAIN, REDIS_SINK_MS, ARRAY_LEN(argv), argv, lens, on_stored,
+               chunk);
+}
+
+static void keep_alive(struct value *value)
+{
+    struct chunk *chunk = calloc(1, sizeof *chunk);
+
+    if (chunk == NULL)
+        return; /* the next write does it */
+    *chunk = (struct chunk){ .value = value };
+    value->base.calls++;
+    redis_callf(value->base.redis, REDIS_AGAIN, REDIS_SINK_MS, on_stored, chunk,
+                "EXPIRE %s " STAGE_SECONDS, value->stage);
+}
+
+void value_write(struct redis_sink *base, const struct iovec *iov, int count, XXH3_state_t *hash)
+{
+    struct value *value = of(base);
+
+    for (int i = 0; i < count && base->result == 0; i++) {
+        if (iov[i].iov_len == 0)
+            continue;
+        if (hash != NULL)
+            (void)XXH3_64bits_update(hash, iov[i].iov_base, iov[i].iov_len);
+        store(value, iov[i].iov_base, iov[i].iov_len);
+    }
+    if (base->result == 0 && value->len > 0)
+        keep_alive(value);
+    value->writing = true;
+    advance(value);
+}
+
+void value_prepare(struct redis_sink *base)
+{
+    of(base)->preparing = true;
+    advance(of(base));
+}
+
+void value_commit(struct redis_sink *base)
+{
+    of(base)->committing = true;
+    advance(of(base));
+}
+
+static void on_dropped(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
+{
+    struct redis_sink *base = arg;
+
+    sink_answer(base->sink, 0, NULL); /* what stays expires */
+}
+
+void value_abort(struct redis_sink *base)
+{
+    struct value *value = of(base);
+
+    value->ended = true;
+    if (value->len > 0 && base->redis != NULL && redis_is_up(base->redis))
+        redis_callf(base->redis, 0, 2000, on_dropped, base, "DEL %s", value->stage);
+    else
+        sink_answer(base->sink, 0, NULL);
+}
+
+/* ---- opening and closing ---- */
+
+static void on_cleared(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
+{
+    struct redis_sink *base = arg;
+
+    if (result == -ECANCELED)
+        return; /* closed before */
+    if (result < 0)
+        redis_sink_fail(base, result, err);
+    sink_answer(base->sink, base->result, &base->err);
+}
+
+/* The attempt is ours; nothing of an earlier start of it may lie in the stage. */
+static void on_begun(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
+{
+    struct redis_sink *base = arg;
+
+    if (result < 0)
+        on_cleared(arg, result, reply, err);
+    else
+        redis_callf(base->redis, REDIS_AGAIN, REDIS_OPEN_MS, on_cleared, base, "DEL %s",
+                    of(base)->stage);
+}
+
+static void done(struct redis_sink *base)
+{
+    free(of(base)->stage);
+    free(of(base));
+}
+
+struct redis_sink *value_new(void)
+{
+    struct value *value = calloc(1, sizeof *value);
+
+    if (value == NULL)
+        return NULL;
+    value->base.done = done;
+    return &value->base;
+}
+
+int value_open(struct redis_sink *base, struct sink *sink, const struct sink_target *target,
+               struct mandor_err *err)
+{
+    struct value *value = of(base);
+    char *key = NULL;
+
+    int r = redis_sink_open(base, sink, target, on_begun, err);
+    if (r < 0)
+        return r;
+    if (asprintf(&key, "%s.%s", base->job, base->attempt) >= 0) {
+        value->stage = target_own_key(&base->target, "stage", key);
+        free(key);
+    }
+    return value->stage == NULL ? err_set(err, -ENOMEM, FAULT_HOST, "open '%s'", target->url) : 0;
+}
