@@ -37,6 +37,7 @@ struct run {
     int stop_signal; /* the first that asked us to end; 0 = none */
     bool progress, ended;
     char name[32], scratch[512];
+    char id[48]; /* what sinks on other machines know the output by: pids come again */
 };
 
 static const int watched[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT };
@@ -164,6 +165,7 @@ static int make_scratch(struct run *run, struct mandor_err *err)
     if (tmp == NULL || tmp[0] != '/')
         tmp = "/tmp";
     (void)snprintf(run->name, sizeof run->name, "run-%d", (int)getpid());
+    (void)snprintf(run->id, sizeof run->id, "%s-%" PRIx64, run->name, (uint64_t)clock_wall_ms());
     int n = snprintf(run->scratch, sizeof run->scratch, "%s/mandor-run-XXXXXX", tmp);
     if (n < 0 || (size_t)n >= sizeof run->scratch)
         return err_set(err, -ENAMETOOLONG, FAULT_CALLER, "TMPDIR is too long");
@@ -212,7 +214,7 @@ static int start_job(struct run *run, struct mandor_err *err)
     static const struct execution_events events = { .on_progress = on_progress,
                                                     .on_ended = on_ended };
     struct outputs_place place = {
-        .id = run->name, .queue = run->spec->queue, .attempt = 1, .data_dir = run->scratch
+        .id = run->id, .queue = run->spec->queue, .attempt = 1, .data_dir = run->scratch
     };
     int r = outputs_open(&run->outputs, &run->loop, run->spec, &place, err);
 

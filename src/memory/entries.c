@@ -109,7 +109,7 @@ static void send_batch(struct entries *entries)
     (void)snprintf(bound, sizeof bound, "%" PRId64, target->max_pending);
     const char *head[] = { target->key,
                            base->fence,
-                           base->attempt,
+                           base->owner,
                            seq,
                            base->job,
                            maxlen,
@@ -188,10 +188,8 @@ static void send_last(struct entries *entries, const char *what, int64_t timeout
     (void)snprintf(bytes, sizeof bytes, "%" PRId64, entries->bytes);
     (void)snprintf(frames, sizeof frames, "%" PRIu64, entries->seq);
     (void)snprintf(hash, sizeof hash, "%016" PRIx64, entries->digest);
-    const char *argv[] = {
-        base->target.key, base->fence, base->attempt, seq,    base->job, what, "1",
-        "bytes",          bytes,       "entries",     frames, "xxh3",    hash
-    };
+    const char *argv[] = { base->target.key, base->fence, base->owner, seq,    base->job, what, "1",
+                           "bytes",          bytes,       "entries",   frames, "xxh3",    hash };
     base->calls++;
     redis_eval(base->redis, &script_last, REDIS_AGAIN, timeout_ms, 2, ARRAY_LEN(argv), argv, NULL,
                on_last, entries);
@@ -388,7 +386,8 @@ int entries_open(struct redis_sink *base, struct sink *sink, const struct sink_t
     (void)uv_timer_init(sink_loop(sink), &entries->timer);
     entries->timer_open = true;
     entries->poll_ms = POLL_MIN_MS;
-    pieces_init(&entries->pieces, target->frame, target->frame_max);
+    pieces_init(&entries->pieces, target->frame_max == 0 ? FRAME_RAW : target->frame,
+                MAX(target->frame_max, (size_t)1));
     int r = redis_sink_open(base, sink, target, on_begun, err);
     entries->bounded = base->target.max_pending > 0;
     return r;

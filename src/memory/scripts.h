@@ -1,7 +1,7 @@
 /* scripts.h - what the sinks on Redis do at the server, in one piece each.
  *
- * The fence of a job's output is a key of its own, "<attempt>:<entries>", that lives for FENCE_SECONDS after the last entry: an attempt
- * lower than the last one seen is refused with STALE. */
+ * The fence of a job's output is a key of its own, "<attempt>.<nonce>:<entries>", that lives for FENCE_SECONDS after the last entry: an attempt
+ * lower than the last one seen is refused with STALE.  The owner, "<attempt>.<nonce>", tells a second start of the same number apart. */
 #ifndef MEMORY_SCRIPTS_H
 #define MEMORY_SCRIPTS_H
 
@@ -10,21 +10,18 @@
 #define FENCE_SECONDS "604800"
 #define STAGE_SECONDS "3600"
 
-/* KEYS fence.  ARGV attempt.  This attempt begins: whoever had a lower one can write no more.  1, or STALE. */
+/* KEYS fence.  ARGV owner.  This attempt begins: whoever had a lower one can write no more.  1, or STALE. */
 extern struct redis_script script_begin;
 
-/* KEYS stream, fence.  ARGV attempt, seq of the first entry, job, maxlen (0 = none), group ("" = none), max_pending (0 = none),
+/* KEYS stream, fence.  ARGV owner, seq of the first entry, job, maxlen (0 = none), group ("" = none), max_pending (0 = none),
  * then for each entry off, head, flags, data.  Entries that are there already are left out.
  * Returns the seq that is next: less than was given where the bound was reached. */
 extern struct redis_script script_add;
 
-/* KEYS stream, fence.  ARGV attempt, seq, job, then pairs of fields: the last entry.  Returns its seq + 1. */
+/* KEYS stream, fence.  ARGV owner, seq, job, then pairs of fields: the last entry.  Returns its seq + 1. */
 extern struct redis_script script_last;
 
-/* KEYS stream.  ARGV group, max_pending.  Unread entries, counted up to the bound. */
-extern struct redis_script script_pending;
-
-/* KEYS stage, target, fence.  ARGV attempt, length, field ("" = a plain key).  The stage becomes the target. */
+/* KEYS stage, target, fence.  ARGV owner, length, field ("" = a plain key).  The stage becomes the target. */
 extern struct redis_script script_publish;
 
 #endif

@@ -4,6 +4,7 @@
 #include "memory/sink_redis.h"
 
 #include <stdio.h>
+#include <sys/random.h>
 
 #include "memory/entries.h"
 #include "memory/parts.h"
@@ -72,7 +73,12 @@ int redis_sink_open(struct redis_sink *base, struct sink *sink, const struct sin
                     redis_reply_fn *on_begun, struct mandor_err *err)
 {
     base->sink = sink;
+    uint64_t nonce = 0;
+
+    if (getrandom(&nonce, sizeof nonce, 0) != sizeof nonce)
+        nonce = uv_hrtime();
     (void)snprintf(base->attempt, sizeof base->attempt, "%" PRId64, target->attempt);
+    (void)snprintf(base->owner, sizeof base->owner, "%s.%016" PRIx64, base->attempt, nonce);
     if (asprintf(&base->job, "%s.%s", target->job_id == NULL ? "run" : target->job_id,
                  target->stream) < 0)
         base->job = NULL;
@@ -85,7 +91,7 @@ int redis_sink_open(struct redis_sink *base, struct sink *sink, const struct sin
         return err_set(err, -ENOMEM, FAULT_HOST, "open '%s'", base->target.url.text);
     if ((r = connect_to(base, err)) < 0)
         return r;
-    const char *argv[] = { base->fence, base->attempt };
+    const char *argv[] = { base->fence, base->owner };
     redis_eval(base->redis, &script_begin, REDIS_AGAIN, REDIS_OPEN_MS, 1, ARRAY_LEN(argv), argv,
                NULL, on_begun, base);
     return 0;

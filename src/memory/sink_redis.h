@@ -17,7 +17,8 @@ struct redis_sink {
     struct target target;
     char *fence; /* key, see scripts.h */
     char *job, attempt[24];
-    size_t flying; /* bytes */
+    char owner[48]; /* see scripts.h */
+    size_t flying;  /* bytes */
     unsigned calls;
     int result; /* first failure */
     struct mandor_err err;

@@ -48,8 +48,8 @@ static void publish(struct value *value)
         return;
     }
     (void)snprintf(len, sizeof len, "%" PRId64, value->len);
-    const char *argv[] = { value->stage,  target->key, base->fence,
-                           base->attempt, len,         target->field == NULL ? "" : target->field };
+    const char *argv[] = { value->stage, target->key, base->fence,
+                           base->owner,  len,         target->field == NULL ? "" : target->field };
     redis_eval(base->redis, &script_publish, REDIS_AGAIN, redis_sink_commit_ms(base), 3,
                ARRAY_LEN(argv), argv, NULL, on_published, base);
 }
