@@ -377,4 +377,6 @@ static napi_value init(napi_env env, napi_value exports)
     return exports;
 }
 
+/* Node finds the add-on by a symbol that its own macro defines without having declared it. */
+int32_t NODE_API_MODULE_GET_API_VERSION(void);
 NAPI_MODULE(mandor_zygote, init)

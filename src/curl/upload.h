@@ -2,6 +2,8 @@
 #ifndef CURL_UPLOAD_H
 #define CURL_UPLOAD_H
 
+#include <jansson.h>
+
 #include "curl/s3.h"
 #include "loop/work.h"
 #include "sink/sink_ops.h"

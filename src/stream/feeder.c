@@ -276,7 +276,7 @@ int feeder_start(uv_loop_t *loop, const char *url, int adopt_pipe_fd, feeder_end
                  void *arg, struct feeder **ret, struct mandor_err *err)
 {
     SCOPED_FD pipe_fd = adopt_pipe_fd;
-    struct mandor_err unused;
+    struct mandor_err unused = { 0 };
 
     err = err != NULL ? err : &unused;
     int r = feeder_check_url(url, err);

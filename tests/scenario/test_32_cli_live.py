@@ -1,8 +1,10 @@
 """The command line beside a live worker: following, watching, waiting, cancelling."""
 import json
 import os
+import resource
 import socket
 import subprocess
+import time
 
 from harness import read_until, sh, wait_for
 
@@ -156,3 +158,73 @@ def test_a_connection_that_asks_twice_is_refused_and_does_no_harm(mandor):
             assert b"one job at a time" in read_until(client.fileno(), b"one job at a time")
         gate.touch()
         mandor.wait_state(job, "completed")
+
+
+def live_socket(mandor):
+    return wait_for(lambda: next(iter(mandor.tmp.rglob("*.live")), None), 10, "the live socket")
+
+
+def connect(path):
+    """A connection, wherever the directory is: a path may be longer than a socket's address."""
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        client.settimeout(5)
+        client.connect(f"/proc/self/fd/{directory}/{path.name}")
+        return client
+    except OSError:
+        client.close()
+        return None
+    finally:
+        os.close(directory)
+
+
+def cpu_seconds(pid):
+    fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_two_hundred_idle_clients_take_neither_descriptors_nor_cpu_from_the_jobs_R72(mandor):
+    gate, command = gated(mandor, after="echo unharmed")
+    running = mandor.add(*command)
+    with mandor.worker(preexec=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))) as worker:
+        mandor.wait_phase(running, "running")
+        path = live_socket(mandor)
+        clients = [client for client in (connect(path) for _ in range(200)) if client]
+        before, start = cpu_seconds(worker.pid), time.monotonic()
+        time.sleep(2)
+        assert cpu_seconds(worker.pid) - before < 0.2 * (time.monotonic() - start)
+        other = mandor.add("echo", "served")
+        mandor.wait_state(other, "completed")
+        gate.touch()
+        assert mandor.wait_state(running, "completed")["streams"]["stdout"]["bytes"] == len("unharmed\n")
+        for client in clients:
+            client.close()
+        assert b"running" in wait_for(lambda: top_once(path), 10, "a client to be served again")
+
+
+def top_once(path):
+    client = connect(path)
+    if client is None:
+        return None
+    with client:
+        client.sendall(b'{"top": true}\n')
+        try:
+            return client.recv(65536) or None
+        except OSError:
+            return None
+
+
+def test_sockets_of_a_killed_worker_are_removed_and_those_of_a_live_one_stay_R71(mandor):
+    with mandor.worker() as first:
+        live = live_socket(mandor)
+        first.kill()
+        foreign = live.parent / "notes.txt"
+        foreign.write_text("not mandor's")
+        with mandor.worker() as second:
+            wait_for(lambda: not live.exists(), 20, "the dead worker's socket to be removed")
+            own = live_socket(mandor)
+            with mandor.worker():
+                mandor.wait_state(mandor.add("true"), "completed")
+                assert own.exists() and second.running()
+            assert top_once(own) and foreign.read_text() == "not mandor's"
