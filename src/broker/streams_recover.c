@@ -382,7 +382,7 @@ static void on_tick(void *arg, int result, const redisReply *reply, const struct
     if (vanished > 0) {
         rec->req->recover.due += (size_t)vanished;
         log_warn("%" PRId64 " entries of '%s' were deleted or trimmed by somebody else: their jobs "
-                            "wait in the queue again",
+                 "wait in the queue again",
                  vanished, rec->s->url.text);
     }
     if (read_peers(rec, reply_at(reply, 3)) < 0 || read_jobs(rec, reply_at(reply, 4), NULL) < 0) {
