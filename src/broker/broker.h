@@ -32,6 +32,7 @@ enum broker_op {
     BROKER_SETTLE,       /* worker: write the end of an attempt, fenced */
     BROKER_GIVE_BACK,    /* worker: leased, never started: back as if nothing happened */
     BROKER_PHASE, /* worker: note phase and containment of an attempt (what a successor must empty) */
+    BROKER_NOTE, /* worker: what a running job says of itself, for brokers whose other clients listen (broker_takes_notes()) */
     BROKER_RECOVER, /* worker: due delays → waiting, jobs of dead workers → put through their verdict, retention */
     BROKER_REGISTER, /* worker: announce name, liveness lock, base containment, queues */
     BROKER_UNREGISTER,
@@ -51,10 +52,17 @@ struct lease {
     char *id;        /* malloc'ed */
     char *queue;     /* malloc'ed */
     char *spec_text; /* malloc'ed JSON */
-    bool started;    /* the lease was its BROKER_START as well: attempt is the token, run it now */
+    bool
+        bare; /* spec_text is another system's data: the queue's binding says what to do with them */
+    char *
+        own_id; /* malloc'ed; what {id} stands for where ids are unique in a queue only; NULL = id */
+    char *name;   /* malloc'ed; what its producer called the job, or NULL */
+    bool started; /* the lease was its BROKER_START as well: attempt is the token, run it now */
     int64_t
         attempt; /* the token once BROKER_START is done; before that the number of starts so far */
     int64_t attempts_used, put_backs;
+    int64_t
+        attempts; /* how many it may have, when the broker alone says so; 0 = as the job or its queue says */
     int64_t created_ms; /* wall clock */
 };
 void lease_done(struct lease *lease); /* free what it holds */
@@ -145,6 +153,12 @@ struct broker_req {
             const char *containment; /* the slot's name (contain.h), NULL = unchanged */
         } phase;
         struct {
+            const char
+                *id; /* no lease is checked: an attempt that has lost its own is told to stop */
+            const char *kind; /* "progress", "data": value is JSON text; "log": text */
+            const char *value;
+        } note;
+        struct {
             /* Empty a dead worker's containment; runs on the BROKER's thread.  0 = empty, -EAGAIN = not yet. */
             int (*empty)(const char *containment, void *arg);
             void *arg;
@@ -222,6 +236,8 @@ void broker_submit(struct broker *broker, struct broker_req *req);
 /* Submit and run the loop until it is done; returns req->status. */
 int broker_wait(struct broker *broker, struct broker_req *req);
 
+/* Does it want BROKER_NOTE? */
+bool broker_takes_notes(const struct broker *broker);
 /* Do its leases start jobs (lease.start)? */
 bool broker_starts_leases(const struct broker *broker);
 

@@ -10,6 +10,7 @@ struct broker_ops {
                  struct mandor_err *err); /* more than the scheme; NULL = nothing.  No I/O */
     /* A lease starts what it may (broker.h).  Then nothing is leased ahead of the slots: what that saves is saved already. */
     bool starts_leases;
+    bool takes_notes; /* BROKER_NOTE is submitted only then */
     size_t
         state_size; /* bytes of private state behind broker_state(); zeroed and freed by the core */
     int (*prepare)(const char *url, char **ret_data_dir,

@@ -190,6 +190,12 @@ void broker_woken(struct broker *broker)
         broker->on_wake(broker->wake_arg);
 }
 
+bool broker_takes_notes(const struct broker *broker)
+{
+    OBJ_CHECK(broker, BROKER_MAGIC);
+    return broker->ops->takes_notes;
+}
+
 bool broker_starts_leases(const struct broker *broker)
 {
     OBJ_CHECK(broker, BROKER_MAGIC);
@@ -227,5 +233,7 @@ void lease_done(struct lease *lease)
     free(lease->id);
     free(lease->queue);
     free(lease->spec_text);
+    free(lease->own_id);
+    free(lease->name);
     *lease = (struct lease){ 0 };
 }

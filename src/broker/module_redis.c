@@ -2,6 +2,7 @@
 #include "base/module.h"
 #include "broker/broker_streams.h"
 #include "memory/parts.h"
+#include "broker/bullmq.h"
 
 #ifdef HAVE_HIREDIS_SSL
 #define TLS_TEXT ", TLS"
@@ -13,6 +14,7 @@ static const struct module_part parts[] = {
     { "broker", "streams", &broker_streams },
     { "sink", "redis", &sink_redis },
     { "source", "redis", &source_redis },
+    { "broker", "bullmq", &broker_bullmq },
 };
 
 extern const struct module mandor_module;

@@ -1,6 +1,6 @@
 /* channel.h - what a job says while it runs: one JSON object a line on its descriptor 3 (MANDOR_FD).
  *
- *     {"progress": 42}   {"log": "half way"}   {"result": {"width": 640}}
+ *     {"progress": 42}   {"log": "half way"}   {"result": {"width": 640}}   {"data": {…}} (BullMQ: what the job's data are from now on)
  *
  * A line that is no such object, or is longer than CHANNEL_LINE_MAX, is skipped and counted; it never ends the job.  Who runs
  * code of ours in the job may listen for other kinds and take longer lines.
@@ -20,9 +20,9 @@
 #define CHANNEL_TURN_MAX ((size_t)64 << 10) /* bytes a loop turn */
 
 struct channel_events {
-    const char *const *kinds; /* NULL-terminated; NULL = progress, log, result */
+    const char *const *kinds; /* NULL-terminated; NULL = progress, log, result, data */
     size_t line_max;          /* bytes of one line; 0 = CHANNEL_LINE_MAX */
-    /* kind: "progress", "log" or "result"; value: borrowed for the call. */
+    /* kind: "progress", "log", "result" or "data"; value: borrowed for the call. */
     void (*on_value)(void *arg, const char *kind, json_t *value);
     void (*on_activity)(void *arg);
     void (*on_ended)(void *arg); /* end of file, a read error, or channel_finish(); once */

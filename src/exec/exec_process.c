@@ -139,6 +139,9 @@ static void on_value(void *arg, const char *kind, json_t *value)
         process->progress = json_incref(value);
         if (events->on_progress != NULL)
             events->on_progress(execution_arg(execution), value);
+    } else if (str_eq(kind, "data")) {
+        if (events->on_data != NULL)
+            events->on_data(execution_arg(execution), value);
     } else if (events->on_log != NULL && json_is_string(value)) {
         events->on_log(execution_arg(execution), json_string_value(value));
     }

@@ -47,6 +47,7 @@ struct execution_events {
     void (*on_phase)(void *arg, const char *phase); /* "stopping", "kill_pending", "draining" */
     void (*on_progress)(void *arg, const json_t *progress); /* fd 3 {"progress": …} */
     void (*on_log)(void *arg, const char *text);            /* fd 3 {"log": "…"} */
+    void (*on_data)(void *arg, const json_t *data);         /* fd 3 {"data": …} */
     void (*on_ended)(void *arg, const struct verdict *verdict);
 };
 

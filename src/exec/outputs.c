@@ -20,7 +20,8 @@ static int open_one(struct output *output, uv_loop_t *loop, const struct outputs
     const char *stream = output->is_stderr ? "stderr" : "stdout";
     const struct spec_str *url = output->is_stderr ? &spec->stderr_sink : &spec->stdout_sink;
     SCOPED_FREE char *expanded =
-        spec_expand(url->bytes, place->id, place->queue, place->attempt, stream, err);
+        spec_expand(url->bytes, place->own_id != NULL ? place->own_id : place->id, place->queue,
+                    place->attempt, stream, err);
     struct sink_target target = {
         .url = expanded,
         .job_id = place->id,

@@ -28,6 +28,7 @@ struct outputs {
 
 struct outputs_place {
     const char *id, *queue;
+    const char *own_id; /* what {id} stands for in the job's URLs; NULL = id */
     int64_t attempt;
     const char *data_dir, *journal_dir; /* see struct sink_target; NULL with `run` */
     /* Opens a sink of the owner's own instead of the one that the job names; NULL = by URL. */

@@ -489,10 +489,51 @@ static void on_phase(void *arg, const char *phase)
     worker_note_phases(attempt->worker);
 }
 
+static void on_noted(struct broker_req *req)
+{
+    free((void *)(uintptr_t)req->note.id);
+    free((void *)(uintptr_t)req->note.value);
+    free(req);
+}
+
+/* Tell the broker, where its other clients listen.  adopt_value: text of its own, NULL = out of memory. */
+static void note(struct attempt *attempt, const char *kind, char *adopt_value)
+{
+    struct broker_req *req = adopt_value != NULL ? calloc(1, sizeof *req) : NULL;
+    char *id = req != NULL ? strdup(attempt->lease.id) : NULL;
+
+    if (id == NULL) {
+        free(adopt_value);
+        free(req);
+        return;
+    }
+    *req = (struct broker_req){ .op = BROKER_NOTE, .done = on_noted };
+    req->note.id = id;
+    req->note.kind = kind;
+    req->note.value = adopt_value;
+    broker_submit(attempt->source->broker, req);
+}
+
+static void on_progress(void *arg, const json_t *progress)
+{
+    struct attempt *attempt = arg;
+    if (broker_takes_notes(attempt->source->broker))
+        note(attempt, "progress", json_text(progress));
+}
+
+static void on_data(void *arg, const json_t *data)
+{
+    struct attempt *attempt = arg;
+    if (broker_takes_notes(attempt->source->broker))
+        note(attempt, "data", json_text(data));
+}
+
 static void on_log(void *arg, const char *text)
 {
     struct attempt *attempt = arg;
     log_event(LOG_INFO, attempt->lease.id, attempt->lease.attempt, "job says: %s", text);
+    if (broker_takes_notes(attempt->source->broker))
+        note(attempt, "log", strdup(text));
 }
 
 static void on_ended(void *arg, const struct verdict *verdict)
@@ -507,12 +548,19 @@ static void on_ended(void *arg, const struct verdict *verdict)
 
 /* ---- start ---- */
 
+/* What the job is called where it comes from. */
+static const char *own_id(const struct attempt *attempt)
+{
+    return attempt->lease.own_id != NULL ? attempt->lease.own_id : attempt->lease.id;
+}
+
 static int open_outputs(struct attempt *attempt, struct mandor_err *err)
 {
     const struct worker_setup *setup = &attempt->worker->setup;
     char journal[4096];
     struct outputs_place place = {
         .id = attempt->lease.id,
+        .own_id = own_id(attempt),
         .queue = attempt->lease.queue,
         .attempt = attempt->lease.attempt,
         .data_dir = setup->data_dir,
@@ -525,13 +573,16 @@ static int open_outputs(struct attempt *attempt, struct mandor_err *err)
 
 static int execute(struct attempt *attempt, struct mandor_err *err)
 {
-    static const struct execution_events events = {
-        .on_running = on_running, .on_phase = on_phase, .on_log = on_log, .on_ended = on_ended
-    };
+    static const struct execution_events events = { .on_running = on_running,
+                                                    .on_phase = on_phase,
+                                                    .on_log = on_log,
+                                                    .on_progress = on_progress,
+                                                    .on_data = on_data,
+                                                    .on_ended = on_ended };
     struct execution_request request = {
         .env = &attempt->worker->env,
         .spec = attempt->spec,
-        .id = attempt->lease.id,
+        .id = own_id(attempt),
         .queue = attempt->lease.queue,
         .attempt = attempt->lease.attempt,
         .out = attempt->outputs.out.sink,
@@ -544,18 +595,46 @@ static int execute(struct attempt *attempt, struct mandor_err *err)
     return r;
 }
 
+/* Data of another system's job: any JSON at all, as its producer wrote it. */
+static int parse_bare(const char *text, json_t **ret, struct mandor_err *err)
+{
+    json_error_t why;
+
+    *ret = json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
+    return *ret != NULL
+               ? 0
+               : err_set(err, -EINVAL, FAULT_JOB, "the job's data are no JSON: %s, byte %d",
+                         why.text, why.position);
+}
+
+static int make_job(struct attempt *attempt, const struct config_queue *queue, json_t **ret,
+                    struct mandor_err *err)
+{
+    const struct lease *lease = &attempt->lease;
+    const struct binding binding = config_binding(attempt->worker->config, queue);
+    const struct binding_place place = { .id = own_id(attempt),
+                                         .queue = lease->queue,
+                                         .name = lease->name };
+    SCOPED_JSON *json = NULL;
+    int r = lease->bare ? parse_bare(lease->spec_text, &json, err)
+                        : json_parse(lease->spec_text, strlen(lease->spec_text), &json, err);
+
+    if (r < 0)
+        return r;
+    return lease->bare ? binding_data(&binding, json, &place, ret, err)
+                       : binding_job(&binding, json, attempt->source->shared, &place, ret, err);
+}
+
 static int parse_spec(struct attempt *attempt, struct mandor_err *err)
 {
-    SCOPED_JSON *json = NULL, *job = NULL;
     const struct config_queue *queue = config_queue(attempt->worker->config, attempt->lease.queue);
-    const struct binding binding = config_binding(attempt->worker->config, queue);
-    const struct binding_place place = { .id = attempt->lease.id, .queue = attempt->lease.queue };
-    int r = json_parse(attempt->lease.spec_text, strlen(attempt->lease.spec_text), &json, err);
+    SCOPED_JSON *job = NULL;
 
-    if (r == 0)
-        r = binding_job(&binding, json, attempt->source->shared, &place, &job, err);
+    int r = make_job(attempt, queue, &job, err);
     if (r == 0)
         r = spec_from_json(job, queue->defaults, &attempt->spec, err);
+    if (r == 0 && attempt->lease.attempts > 0)
+        attempt->spec->attempts = attempt->lease.attempts;
     return r;
 }
 
