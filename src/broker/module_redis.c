@@ -1,8 +1,8 @@
 /* module_redis.c - what mandor-redis.so has for the registries (base/module.h). */
 #include "base/module.h"
 #include "broker/broker_streams.h"
-#include "memory/parts.h"
 #include "broker/bullmq.h"
+#include "memory/parts.h"
 
 #ifdef HAVE_HIREDIS_SSL
 #define TLS_TEXT ", TLS"
