@@ -1,5 +1,6 @@
 /* cmd_wheels.c - `mandor wheels`: which subcommand on which store, and those that need nothing but mandor. */
 #include <stdio.h>
+#include <sys/stat.h>
 
 #include "base/units.h"
 #include "cli/out.h"
@@ -111,11 +112,20 @@ static bool complete(const struct wheels *wheels, const json_t *lock, char *cons
     return store_order(lock, wheels->store, packages, &names, err) == 0;
 }
 
+static bool same_directory(const char *a, const char *b)
+{
+    struct stat sa, sb;
+
+    return stat(a, &sa) == 0 && stat(b, &sb) == 0 && sa.st_dev == sb.st_dev &&
+           sa.st_ino == sb.st_ino;
+}
+
 /* Who could be loaded before and no longer can?  -EBUSY (exit code 4) names one. */
 static int check_unneeded(const struct wheels *wheels, const json_t *before, const json_t *after,
                           struct mandor_err *err)
 {
     const struct python_options *python = &wheels->config->python;
+    bool ours = python->store != NULL && same_directory(python->store, wheels->store);
     struct mandor_err why;
     const char *name;
     json_t *package;
@@ -130,8 +140,8 @@ static int check_unneeded(const struct wheels *wheels, const json_t *before, con
     }
     for (size_t i = 0; i < python->runtime_count; i++) {
         char *const *packages = python->runtimes[i].packages;
-        if (python->store != NULL && str_eq(python->store, wheels->store) &&
-            complete(wheels, before, packages, NULL) && !complete(wheels, after, packages, &why))
+        if (ours && complete(wheels, before, packages, NULL) &&
+            !complete(wheels, after, packages, &why))
             return err_set(err, -EBUSY, FAULT_CALLER,
                            "runtime '%s' of '%s' could not be started any more: take it from its "
                            "packages first, or use --force",

@@ -8,6 +8,7 @@
 #include "python/digest.h"
 
 #define DEPTH_MAX 500 /* packages that need each other in a row */
+#define RACES_MAX 10  /* changes of the store that one look at it outlives */
 
 char *store_path(const char *dir, const json_t *package)
 {
@@ -261,13 +262,29 @@ static int gather(const char *dir, const json_t *lock, const json_t *names,
     return 0;
 }
 
+/* From one reading of the lock; *ret_lock is what it was. */
+static int try_wheels(const char *dir, char *const *packages, struct store_wheels *wheels,
+                      json_t **ret_lock, struct mandor_err *err)
+{
+    SCOPED_JSON *lock = NULL, *names = NULL;
+
+    int r = store_read(dir, &lock, err);
+    if (r == 0)
+        r = store_order(lock, dir, packages, &names, err);
+    if (r == 0)
+        r = gather(dir, lock, names, wheels, err);
+    if (r < 0)
+        store_wheels_done(wheels);
+    *ret_lock = STEAL(lock);
+    return r;
+}
+
 int store_wheels(const char *dir, char *const *packages, struct store_wheels *ret,
                  struct mandor_err *err)
 {
-    SCOPED_JSON *lock = NULL, *names = NULL;
-    struct store_wheels wheels = { .at = NULL };
+    SCOPED_JSON *before = NULL;
 
-    *ret = wheels;
+    *ret = (struct store_wheels){ .at = NULL };
     if (packages == NULL || packages[0] == NULL)
         return 0;
     if (dir == NULL)
@@ -275,16 +292,16 @@ int store_wheels(const char *dir, char *const *packages, struct store_wheels *re
                        "package '%.80s' is asked for, but no wheel store is configured: 'python: "
                        "{store: DIR}'",
                        packages[0]);
-    int r = store_read(dir, &lock, err);
-    if (r == 0)
-        r = store_order(lock, dir, packages, &names, err);
-    if (r == 0)
-        r = gather(dir, lock, names, &wheels, err);
-    if (r < 0)
-        store_wheels_done(&wheels);
-    else
-        *ret = wheels;
-    return r;
+    for (int turn = 0;; turn++) {
+        json_t *lock = NULL;
+        int r = try_wheels(dir, packages, ret, &lock, err);
+        bool changed = lock != NULL && (before == NULL || !json_equal(lock, before));
+        json_decref(before);
+        before = lock;
+        /* A file that has gone may have been replaced since the lock was read: it is read once more, until it stays the same. */
+        if (r != -ENOENT || !changed || turn == RACES_MAX)
+            return r;
+    }
 }
 
 void store_wheels_done(struct store_wheels *wheels)

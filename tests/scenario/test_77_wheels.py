@@ -273,6 +273,7 @@ HOSTILE = {
     "a requirement that is none": (contents("bad", "1.0", requires=["lib >> 1"]), "no requirement"),
     "a later Python": (contents("bad", "1.0", python=">=3.15"), "wants Python >=3.15"),
     "ELF in a pure wheel": (with_member("bad.so", b"\x7fELF\2\1\1"), "ELF library for a host"),
+    "modules where nobody looks": (with_member("bad-1.0.data/purelib/more.py"), "which Pyodide does not unpack"),
     "not a library": (with_member("bad.so", b"MZ"), "not WebAssembly"),
 }
 

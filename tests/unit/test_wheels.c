@@ -11,6 +11,7 @@
 #include "python/store.h"
 
 #define ABC_SHA256 "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+#define ABD_SHA256 "a52d159f262b2c6ddb724a61840befc36eb30c88877a4030b65cbe86298449c9"
 #define TARGET                                                                     \
     "\"format\":1,\"target\":{\"python\":\"3.14\",\"abi\":\"cp314\",\"platform\":" \
     "\"pyemscripten_2026_0_wasm32\"}"
@@ -32,8 +33,9 @@ static void make_dir(void)
     ck_assert_ptr_nonnull(mkdtemp(dir));
 }
 
-/* Write "abc" to a file and put it in under name. */
-static void put(const char *name, json_t *depends, json_t *extras)
+/* Write text to a file and put it in under name. */
+static void put_text(const char *name, const char *text, const char *sha256, json_t *depends,
+                     json_t *extras)
 {
     SCOPED(store_edit_free) struct store_edit *edit = NULL;
     char from[96], file[96];
@@ -41,11 +43,16 @@ static void put(const char *name, json_t *depends, json_t *extras)
     (void)snprintf(from, sizeof from, "%s/source", dir);
     (void)snprintf(file, sizeof file, "%s-1.0-py3-none-any.whl", name);
     FILE *out = fopen(from, "w");
-    ck_assert(out != NULL && fputs("abc", out) >= 0 && fclose(out) == 0);
-    SCOPED_JSON *package = package_of(file, ABC_SHA256, depends, extras);
+    ck_assert(out != NULL && fputs(text, out) >= 0 && fclose(out) == 0);
+    SCOPED_JSON *package = package_of(file, sha256, depends, extras);
     ck_assert_msg(store_edit_begin(dir, &edit, &err) == 0, "%s", err.msg);
     ck_assert_msg(store_edit_put(edit, name, package, from, &err) == 0, "%s", err.msg);
     ck_assert_msg(store_edit_commit(edit, &err) == 0, "%s", err.msg);
+}
+
+static void put(const char *name, json_t *depends, json_t *extras)
+{
+    put_text(name, "abc", ABC_SHA256, depends, extras);
 }
 
 static const char *order_of(char *const *packages)
@@ -205,6 +212,29 @@ TEST(a_wheel_that_changed_or_went_is_not_loaded)
     ck_assert_int_eq(store_wheels(dir, (char *[]){ "a", NULL }, &wheels, &err), -ENOENT);
     ck_assert_int_eq(mkfifo(path, 0600), 0); /* does not hang */
     ck_assert_int_eq(store_wheels(dir, (char *[]){ "a", NULL }, &wheels, &err), -EBADMSG);
+    (void)tree_remove(dir);
+}
+
+TEST(a_wheel_that_is_replaced_meanwhile_is_found_in_one_form_or_the_other)
+{
+    int status, looks = 0;
+
+    make_dir();
+    put("a", json_array(), json_object());
+    pid_t pid = fork();
+    if (pid == 0) {
+        for (int i = 0; i < 150; i++)
+            put_text("a", i % 2 == 0 ? "abd" : "abc", i % 2 == 0 ? ABD_SHA256 : ABC_SHA256,
+                     json_array(), json_object());
+        _exit(0);
+    }
+    for (; waitpid(pid, &status, WNOHANG) == 0; looks++) {
+        struct store_wheels wheels;
+        int r = store_wheels(dir, (char *[]){ "a", NULL }, &wheels, &err);
+        ck_assert_msg(r == 0, "look %d: %s", looks, err.msg);
+        store_wheels_done(&wheels);
+    }
+    ck_assert(status == 0 && looks > 0);
     (void)tree_remove(dir);
 }
 

@@ -113,6 +113,8 @@ def check_member(info):
         raise Refused(f"member {name!r} would land outside of the package ('..')")
     if "" in parts or "." in parts:
         raise Refused(f"member {name!r} has a path that is not in its plain form")
+    if len(parts) > 2 and parts[0].endswith(".data") and parts[1] in ("purelib", "platlib"):
+        raise Refused(f"it keeps modules below '{parts[0]}/{parts[1]}', which Pyodide does not unpack")
     kind = stat.S_IFMT(info.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
         raise Refused(f"member {name!r} is {'a symbolic link' if kind == stat.S_IFLNK else 'a special file'}, expected plain files")
