@@ -404,6 +404,18 @@ def test_verify_names_what_is_wrong_R103(mandor, store):
     assert sound(mandor), "the same wheel again mends it"
 
 
+def test_doctor_says_which_wheel_of_a_runtime_is_missing_R103(mandor, store):
+    ok(mandor, "import", str(wheel(mandor.tmp, "lib")), str(wheel(mandor.tmp, "app", requires=["lib"])))
+    (mandor.tmp / "mandor.yaml").write_text(json.dumps({"python": {"store": str(store), "runtimes": {"data": {"packages": ["App"]}}}}))
+
+    def told():
+        return [one for one in mandor.run("doctor", "--json").json()["checks"] if one["check"] == "runtime data"]
+    assert [one["health"] for one in told()] == ["ok"] and "2 wheels" in told()[0]["text"]
+    [path] = store.rglob("lib-*.whl")
+    path.unlink()
+    assert [one["health"] for one in told()] == ["broken"] and "package 'lib' has gone from the store" in told()[0]["text"]
+
+
 def test_rm_refuses_what_others_need_unless_forced(mandor, store):
     ok(mandor, "import", str(wheel(mandor.tmp, "lib")), str(wheel(mandor.tmp, "app", requires=["lib"])))
     (mandor.tmp / "mandor.yaml").write_text(json.dumps({"python": {"store": str(store), "runtimes": {"data": {"packages": ["App"]}}}}))
