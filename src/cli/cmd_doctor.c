@@ -16,7 +16,6 @@
 #include "cli/client.h"
 #include "cli/doctor.h"
 #include "cli/out.h"
-#include "python/store.h"
 
 static const struct {
     const char *name;
@@ -336,38 +335,6 @@ static void check_broker(struct doctor *doctor)
     client_close(&client);
 }
 
-/* ---- wheels ---- */
-
-/* Is everything there that each runtime loads, byte for byte (R103)? */
-static void check_runtimes(struct doctor *doctor, const struct python_options *python)
-{
-    for (size_t i = 0; i < python->runtime_count; i++) {
-        const struct python_runtime *runtime = &python->runtimes[i];
-        struct store_wheels wheels;
-        struct mandor_err err;
-        char check[64];
-        if (runtime->packages == NULL || runtime->packages[0] == NULL)
-            continue;
-        (void)snprintf(check, sizeof check, "runtime %s", runtime->name);
-        if (store_wheels(python->store, runtime->packages, &wheels, &err) < 0) {
-            found(doctor, HEALTH_BROKEN, check, "%s", err.msg);
-            continue;
-        }
-        found(doctor, HEALTH_OK, check, "%zu wheels of '%s', all there", wheels.count,
-              python->store);
-        store_wheels_done(&wheels);
-    }
-}
-
-static void check_wheels(struct doctor *doctor)
-{
-    SCOPED(config_free) struct config *config = NULL;
-
-    if (config_load(doctor->cli->config_path, &config, NULL) ==
-        0) /* else the broker's check says it */
-        check_runtimes(doctor, &config->python);
-}
-
 /* ---- report ---- */
 
 static int print_checks(const struct doctor *doctor)
@@ -415,7 +382,7 @@ int cmd_doctor(struct cli *cli)
         check_containment(&doctor);
         doctor_pools(&doctor);
         check_broker(&doctor);
-        check_wheels(&doctor);
+        doctor_wheels(&doctor);
     }
     int r = doctor.checks == NULL || doctor.no_memory ? -ENOMEM : report(&doctor);
     json_decref(doctor.checks);
