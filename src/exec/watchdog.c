@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/clock.h"
+#include "base/metrics.h"
 #include "base/units.h"
 
 static const struct spec *spec_of(const struct watchdog *watchdog)
@@ -16,6 +17,7 @@ static void on_deadline(uv_timer_t *timer)
     struct watchdog *watchdog = timer->data;
     char why[80], limit[UNITS_TEXT_SIZE];
 
+    metric_observe(METRIC_deadline_late_us, (clock_mono_ns() - watchdog->due_at_ns) / 1000);
     (void)snprintf(why, sizeof why, "timeout of %s",
                    units_print_duration(spec_of(watchdog)->timeout_ms, limit));
     watchdog->on_expired(watchdog->streams->execution, CAUSE_TIMEOUT, why);
@@ -57,6 +59,7 @@ void watchdog_start(struct watchdog *watchdog)
     const struct spec *spec = spec_of(watchdog);
 
     watchdog->streams->active_at_ms = clock_mono_ms();
+    watchdog->due_at_ns = clock_mono_ns() + spec->timeout_ms * 1000000;
     if (spec->timeout_ms > 0)
         (void)uv_timer_start(&watchdog->deadline, on_deadline, (uint64_t)spec->timeout_ms, 0);
     if (spec->idle_timeout_ms > 0)

@@ -7,6 +7,7 @@
 
 struct watchdog {
     uv_timer_t deadline, idle;
+    int64_t due_at_ns; /* monotonic: when the timeout is */
     struct job_streams *streams;
     void (*on_expired)(struct execution *execution, enum cause cause, const char *why);
     void (*on_closed)(void *arg);

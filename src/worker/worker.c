@@ -23,6 +23,7 @@
 #include "worker/scheduler.h"
 
 #define FLUSH_MS       1000 /* at the end: for who reads our log slowly */
+#define LOOP_NICE      (-10)
 #define TICK_MS        1000
 #define COMPLAIN_MS    60000
 #define PHASE_DELAY_MS 200 /* shorter attempts cost the broker no extra write */
@@ -645,6 +646,33 @@ static void announce(struct worker *worker)
     (void)notify_send("READY=1");
 }
 
+static void no_work(uv_work_t *req)
+{
+    (void)req;
+}
+
+static void no_work_done(uv_work_t *req, int status)
+{
+    (void)status;
+    free(req);
+}
+
+/* A deadline waits for nobody's turn on a machine that is full of jobs (I6): the loop thread, and it alone, goes before them where that is
+ * allowed (root, RLIMIT_NICE).  Niceness is a thread's own on Linux, setpriority(2), and inherited: by now every other
+ * thread is there, the spawner, whose children the jobs are, above all; the pool's threads come with its first piece of work. */
+static void hurry(struct worker *worker)
+{
+    uv_work_t *first = calloc(1, sizeof *first);
+
+    if (first == NULL)
+        return;
+    if (uv_queue_work(&worker->loop, first, no_work, no_work_done) < 0) {
+        free(first);
+        return;
+    }
+    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), LOOP_NICE);
+}
+
 int worker_run(const struct worker_setup *setup)
 {
     struct worker *worker = calloc(1, sizeof *worker);
@@ -668,6 +696,7 @@ int worker_run(const struct worker_setup *setup)
         errout_flush(FLUSH_MS);
         _exit(err_exit_code(&err)); /* nothing runs yet; the guard sees to the rest */
     }
+    hurry(worker);
     announce(worker);
     (void)uv_timer_start(&worker->tick, on_tick, TICK_MS, TICK_MS);
     worker_recover(worker);
