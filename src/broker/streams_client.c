@@ -545,6 +545,17 @@ static json_t *worker_json(const struct streams *s, const redisReply *row)
                      (int)streams_worker_lives(s, row));
 }
 
+static json_t *server_json(const struct streams *s)
+{
+    const char *evicts = redis_evicts(s->redis);
+    int version = redis_version(s->redis);
+    char text[32];
+
+    (void)snprintf(text, sizeof text, "%d.%d.%d", version / 10000, version / 100 % 100,
+                   version % 100);
+    return json_pack("{s:s, s:s, s:s?}", "name", s->url.text, "version", text, "evicts", evicts);
+}
+
 static void on_stats(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
 {
     struct broker_req *req = arg;
@@ -561,7 +572,8 @@ static void on_stats(void *arg, int result, const redisReply *reply, const struc
                                   queue_json(reply_at(rows, i)));
     for (size_t i = 0; reply_at(workers, i) != NULL; i++)
         (void)json_array_append_new(list, worker_json(s, reply_at(workers, i)));
-    req->stats.stats = json_pack("{s:O, s:O}", "queues", queues, "workers", list);
+    req->stats.stats =
+        json_pack("{s:O, s:O, s:o}", "queues", queues, "workers", list, "server", server_json(s));
     streams_answer(
         s, req,
         req->stats.stats != NULL ? 0 : err_set(&req->err, -ENOMEM, FAULT_HOST, "count jobs"));

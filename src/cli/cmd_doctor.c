@@ -12,6 +12,7 @@
 #include <sys/utsname.h>
 #include <sys/vfs.h>
 
+#include "base/module.h"
 #include "base/units.h"
 #include "cli/client.h"
 #include "cli/doctor.h"
@@ -294,6 +295,38 @@ static void check_database(struct doctor *doctor, const char *path)
     (void)sqlite3_close(db);
 }
 
+/* Of a broker that is a server: {"name", "version", "evicts"}. */
+static void check_server(struct doctor *doctor, const json_t *server)
+{
+    const char *name = json_string_value(json_object_get(server, "name"));
+    const char *version = json_string_value(json_object_get(server, "version"));
+    const char *evicts = json_string_value(json_object_get(server, "evicts"));
+
+    if (name == NULL)
+        return;
+    doctor_found(doctor, HEALTH_OK, "server", "'%s' answers, version %s", name,
+                 version != NULL ? version : "unknown");
+    if (evicts != NULL)
+        found(
+            doctor, HEALTH_WARN, "server memory",
+            "maxmemory-policy is %s: when its memory is full jobs can be lost, expected noeviction",
+            evicts);
+}
+
+static void check_modules(struct doctor *doctor)
+{
+    const char *name;
+
+    for (size_t i = 0; (name = module_name(i)) != NULL; i++) {
+        char check[64];
+        struct mandor_err err = { 0 };
+        const struct module *module = module_load(name, &err);
+        (void)snprintf(check, sizeof check, "module %s", name);
+        doctor_found(doctor, module != NULL ? HEALTH_OK : HEALTH_WARN, check, "%s",
+                     module != NULL ? module->libraries : err.msg);
+    }
+}
+
 static void check_workers(struct doctor *doctor, struct client *client)
 {
     struct broker_req req = { .op = BROKER_STATS };
@@ -308,6 +341,7 @@ static void check_workers(struct doctor *doctor, struct client *client)
         doctor_found(doctor, HEALTH_BROKEN, "broker", "%s", err.msg);
         return;
     }
+    check_server(doctor, json_object_get(req.stats.stats, "server"));
     size_t count = client_live_workers(req.stats.stats);
     doctor_found(doctor, count > 0 ? HEALTH_OK : HEALTH_WARN, "workers",
                  count > 0 ? "%zu alive" : "%zu alive: 'mandor work' starts one", count);
@@ -321,6 +355,7 @@ static void check_broker(struct doctor *doctor)
 
     err_clear(&err);
     doctor_found(doctor, HEALTH_OK, "sqlite", "%s", sqlite3_libversion());
+    check_modules(doctor);
     int r = client_open(doctor->cli, CLIENT_LOOK, &client, &err);
     char *path = client.url != NULL ? client_sqlite_path(client.url) : NULL;
     if (path != NULL) {

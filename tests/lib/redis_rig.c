@@ -20,17 +20,21 @@ bool redis_rig_possible(void)
     return system("command -v redis-server >/dev/null 2>&1") == 0;
 }
 
+/* A cluster's nodes listen 10000 above as well. */
 static int free_port(void)
 {
-    struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
-    socklen_t len = sizeof at;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    for (;;) {
+        struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+        socklen_t len = sizeof at;
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-    ck_assert_int_ge(fd, 0);
-    ck_assert_int_eq(bind(fd, (struct sockaddr *)&at, len), 0);
-    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&at, &len), 0);
-    (void)close(fd);
-    return ntohs(at.sin_port);
+        ck_assert_int_ge(fd, 0);
+        ck_assert_int_eq(bind(fd, (struct sockaddr *)&at, len), 0);
+        ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&at, &len), 0);
+        (void)close(fd);
+        if (ntohs(at.sin_port) < 55000)
+            return ntohs(at.sin_port);
+    }
 }
 
 static bool answers(const struct redis_rig *rig)
@@ -47,14 +51,19 @@ static bool answers(const struct redis_rig *rig)
     return up;
 }
 
-static void run(struct redis_rig *rig, const char *const *extra)
+static void run(struct redis_rig *rig, const char *file, const char *const *extra)
 {
     char port[16];
-    const char *argv[48] = { "redis-server", "--port",      port,     "--bind", "127.0.0.1",
-                             "--unixsocket", rig->socket,   "--save", "",       "--dir",
-                             rig->dir,       "--daemonize", "no" };
-    size_t argc = 13;
+    const char *argv[48] = { "redis-server" };
+    const char *const common[] = { "--port",       port,        "--bind",      "127.0.0.1",
+                                   "--unixsocket", rig->socket, "--save",      "",
+                                   "--dir",        rig->dir,    "--daemonize", "no" };
+    size_t argc = 1;
 
+    if (file != NULL)
+        argv[argc++] = file;
+    for (size_t i = 0; i < sizeof common / sizeof *common; i++)
+        argv[argc++] = common[i];
     (void)snprintf(port, sizeof port, "%d", rig->port);
     for (size_t i = 0; extra != NULL && extra[i] != NULL; i++)
         argv[argc++] = extra[i];
@@ -78,11 +87,16 @@ static void run(struct redis_rig *rig, const char *const *extra)
 
 void redis_rig_start(struct redis_rig *rig, const char *const *extra)
 {
+    redis_rig_start_file(rig, NULL, extra);
+}
+
+void redis_rig_start_file(struct redis_rig *rig, const char *file, const char *const *extra)
+{
     strcpy(rig->dir, "/tmp/mandor-redis-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(rig->dir));
     (void)snprintf(rig->socket, sizeof rig->socket, "%s/s", rig->dir);
     rig->port = free_port();
-    run(rig, extra);
+    run(rig, file, extra);
 }
 
 void redis_rig_stop(struct redis_rig *rig)
@@ -97,7 +111,7 @@ void redis_rig_stop(struct redis_rig *rig)
 void redis_rig_again(struct redis_rig *rig, const char *const *extra)
 {
     redis_rig_stop(rig);
-    run(rig, extra);
+    run(rig, NULL, extra);
 }
 
 void redis_rig_done(struct redis_rig *rig)

@@ -15,6 +15,8 @@ struct redis_rig {
 bool redis_rig_possible(void);
 /* Start; extra: further arguments, NULL-terminated, or NULL.  Returns when it answers. */
 void redis_rig_start(struct redis_rig *rig, const char *const *extra);
+/* The same with a configuration file in front of the arguments. */
+void redis_rig_start_file(struct redis_rig *rig, const char *file, const char *const *extra);
 void redis_rig_stop(struct redis_rig *rig); /* SIGKILL, reaped; the directory stays */
 void redis_rig_again(struct redis_rig *rig, const char *const *extra); /* on the same port */
 void redis_rig_done(struct redis_rig *rig);

@@ -448,6 +448,103 @@ TEST(a_stranger_that_speaks_no_redis_is_told_of)
 }
 END_TEST
 
+/* ---- sentinels and clusters ---- */
+
+static void write_file(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    (void)fputs(text, file);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+TEST(a_sentinel_is_asked_again_when_the_master_is_gone)
+{
+    struct redis_rig other = { 0 }, sentinel = { 0 };
+    char conf[64] = "/tmp/mandor-sentinel-XXXXXX", text[300], url[200], command[300];
+    redis_rig_start(&other, NULL);
+    int fd = mkstemp(conf);
+    ck_assert_int_ge(fd, 0);
+    (void)close(fd);
+    (void)snprintf(text, sizeof text, "sentinel monitor main 127.0.0.1 %d 1\n", rig.port);
+    write_file(conf, text);
+    redis_rig_start_file(&sentinel, conf, (const char *const[]){ "--sentinel", NULL });
+
+    (void)snprintf(url, sizeof url, "sentinel://127.0.0.1:1,127.0.0.1:%d/main", sentinel.port);
+    struct redis *redis = open_url(url, NULL);
+    ck_assert_str_eq(ask(redis, "SET where first").text, "OK");
+    ck_assert(redis_rig_cli(&rig, "GET where | grep -q first"));
+    redis_rig_stop(&rig);
+    (void)snprintf(command, sizeof command, "SENTINEL REMOVE main");
+    ck_assert(redis_rig_cli(&sentinel, command));
+    (void)snprintf(command, sizeof command, "SENTINEL MONITOR main 127.0.0.1 %d 1", other.port);
+    ck_assert(redis_rig_cli(&sentinel, command));
+    ck_assert_str_eq(ask(redis, "SET where second").text, "OK");
+    ck_assert(redis_rig_cli(&other, "GET where | grep -q second"));
+
+    (void)snprintf(url, sizeof url, "sentinel://127.0.0.1:%d/nobody", sentinel.port);
+    struct redis *nobody = open_url(url, &(struct redis_options){ .once = true });
+    struct answer answer = ask(nobody, "PING");
+    ck_assert_int_eq(answer.result, -ENOENT);
+    ck_assert_ptr_nonnull(strstr(answer.text, "does not know"));
+    redis_close(redis, NULL, NULL);
+    redis_close(nobody, NULL, NULL);
+    redis_rig_done(&sentinel);
+    redis_rig_done(&other);
+    (void)unlink(conf);
+}
+END_TEST
+
+static void until(const struct redis_rig *node, const char *command)
+{
+    for (int i = 0; !redis_rig_cli(node, command); i++) {
+        ck_assert_msg(i < 500, "in vain: %s", command);
+        (void)usleep(20000);
+    }
+}
+
+TEST(moved_and_ask_are_followed)
+{
+    static const char *const cluster[] = { "--cluster-enabled", "yes",
+                                           "--cluster-require-full-coverage", "no", NULL };
+    struct redis_rig a = { 0 }, b = { 0 };
+    char command[400], url[100];
+    redis_rig_start(&a, cluster);
+    redis_rig_start(&b, cluster);
+    ck_assert(redis_rig_cli(&a, "CLUSTER ADDSLOTS $(seq 0 16383)"));
+    (void)snprintf(command, sizeof command, "CLUSTER MEET 127.0.0.1 %d", b.port);
+    ck_assert(redis_rig_cli(&a, command));
+    until(&a, "CLUSTER INFO | grep -q cluster_known_nodes:2");
+    until(&a, "CLUSTER INFO | grep -q cluster_state:ok");
+    until(&b, "CLUSTER INFO | grep -q cluster_slots_assigned:16384");
+    until(&b, "CLUSTER INFO | grep -q cluster_state:ok");
+
+    (void)snprintf(url, sizeof url, "redis+cluster://127.0.0.1:%d", b.port);
+    struct redis *redis = open_url(url, NULL);
+    ck_assert_str_eq(ask(redis, "SET {m}:k here").text, "OK"); /* MOVED to a */
+    ck_assert(redis_rig_cli(&a, "GET {m}:k | grep -q here"));
+
+    /* the slot of {m} is on its way to b: what a does not have any more is asked for there */
+    (void)snprintf(command, sizeof command,
+                   "CLUSTER SETSLOT $(redis-cli -s %s CLUSTER KEYSLOT {m}) MIGRATING $(redis-cli "
+                   "-s %s CLUSTER MYID)",
+                   a.socket, b.socket);
+    ck_assert(redis_rig_cli(&a, command));
+    (void)snprintf(command, sizeof command,
+                   "CLUSTER SETSLOT $(redis-cli -s %s CLUSTER KEYSLOT {m}) IMPORTING $(redis-cli "
+                   "-s %s CLUSTER MYID)",
+                   a.socket, a.socket);
+    ck_assert(redis_rig_cli(&b, command));
+    ck_assert_str_eq(ask(redis, "SET {m}:new there").text, "OK");
+    ck_assert_str_eq(ask(redis, "GET {m}:k").text, "here");
+    ck_assert_str_eq(ask(redis, "GET {m}:new").text, "there");
+    ck_assert(redis_rig_cli(&a, "GET {m}:new | grep -q ASK"));
+    redis_close(redis, NULL, NULL);
+    redis_rig_done(&a);
+    redis_rig_done(&b);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("redis");
@@ -473,6 +570,8 @@ int main(void)
         messages_come_again_after_a_restart,
         it_can_be_closed_from_inside_of_an_answer,
         a_stranger_that_speaks_no_redis_is_told_of,
+        a_sentinel_is_asked_again_when_the_master_is_gone,
+        moved_and_ask_are_followed,
     };
     tcase_add_checked_fixture(live, setup, teardown);
     tcase_set_timeout(live, 60);
