@@ -9,7 +9,11 @@
 #include <stdio.h>
 
 #ifdef HAVE_HIREDIS_SSL
+#include <arpa/inet.h>
 #include <hiredis/hiredis_ssl.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
 #endif
 
 #define LINK_MAGIC 0x6c696e6bu
@@ -36,7 +40,8 @@ struct link {
     unsigned refs;              /* the owner, the lookup, each wire */
     bool up, closed;
 #ifdef HAVE_HIREDIS_SSL
-    redisSSLContext *tls;
+    SSL_CTX *tls;
+    char *tls_name; /* what the certificate must be for */
 #endif
 };
 
@@ -47,8 +52,8 @@ static void unref(struct link *link)
     if (link->addresses != NULL)
         uv_freeaddrinfo(link->addresses);
 #ifdef HAVE_HIREDIS_SSL
-    if (link->tls != NULL)
-        redisFreeSSLContext(link->tls);
+    SSL_CTX_free(link->tls);
+    free(link->tls_name);
 #endif
     free(link->name);
     free(link->host);
@@ -205,11 +210,30 @@ static void on_disconnected(const redisAsyncContext *context, int status)
 }
 
 #ifdef HAVE_HIREDIS_SSL
+/* hiredis' own contexts check who signed a certificate and not for whom: so OpenSSL is told here. */
+static int expect_name(SSL *ssl, const char *name)
+{
+    unsigned char bytes[16];
+    bool address = inet_pton(AF_INET, name, bytes) == 1 || inet_pton(AF_INET6, name, bytes) == 1;
+
+    SSL_set_verify(ssl, SSL_VERIFY_PEER, NULL);
+    if (address)
+        return X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), name) == 1 ? 0 : -EINVAL;
+    return SSL_set1_host(ssl, name) == 1 && SSL_set_tlsext_host_name(ssl, name) == 1 ? 0 : -EINVAL;
+}
+
 static int start_tls(struct link *link, redisAsyncContext *context)
 {
-    if (link->tls == NULL || redisInitiateSSLWithContext(&context->c, link->tls) == REDIS_OK)
+    if (link->tls == NULL)
         return 0;
-    return -EPROTO;
+    SSL *ssl = SSL_new(link->tls);
+    if (ssl == NULL)
+        return -ENOMEM;
+    if (expect_name(ssl, link->tls_name) < 0) {
+        SSL_free(ssl);
+        return -EINVAL;
+    }
+    return redisInitiateSSL(&context->c, ssl) == REDIS_OK ? 0 : -EPROTO; /* ssl is hiredis' now */
 }
 #else
 static int start_tls(struct link *link, redisAsyncContext *context)
@@ -296,23 +320,39 @@ static void on_looked_up(uv_getaddrinfo_t *lookup, int status, struct addrinfo *
 int link_check_tls(struct mandor_err *err)
 {
     (void)err;
-    return redisInitOpenSSL() == REDIS_OK ? 0 : 0;
+    return 0;
 }
 
+static int bad_tls(const struct link *link, struct mandor_err *err, const char *what)
+{
+    char text[160];
+
+    ERR_error_string_n(ERR_get_error(), text, sizeof text);
+    return err_set(err, -EINVAL, FAULT_CALLER, "TLS to redis '%s': %s: %s", link->name, what, text);
+}
+
+/* url NULL: no TLS. */
 static int make_tls(struct link *link, const struct redis_url *url, struct mandor_err *err)
 {
-    redisSSLContextError why = REDIS_SSL_CTX_NONE;
-    const char *sni = redis_url_param(url, "sni");
+    const char *ca = redis_url_param(url, "ca"), *cert = redis_url_param(url, "cert");
+    const char *key = redis_url_param(url, "key"), *name = redis_url_param(url, "sni");
 
     if (url == NULL)
         return 0;
-    (void)redisInitOpenSSL();
-    link->tls =
-        redisCreateSSLContext(redis_url_param(url, "ca"), NULL, redis_url_param(url, "cert"),
-                              redis_url_param(url, "key"), sni != NULL ? sni : link->host, &why);
-    return link->tls != NULL ? 0
-                             : err_set(err, -EINVAL, FAULT_CALLER, "TLS to redis '%s': %s",
-                                       link->name, redisSSLContextGetError(why));
+    ERR_clear_error();
+    link->tls_name = strdup(name != NULL ? name : link->host);
+    link->tls = SSL_CTX_new(TLS_client_method());
+    if (link->tls == NULL || link->tls_name == NULL)
+        return err_set(err, -ENOMEM, FAULT_HOST, "TLS to redis '%s'", link->name);
+    (void)SSL_CTX_set_min_proto_version(link->tls, TLS1_2_VERSION);
+    if (ca != NULL ? SSL_CTX_load_verify_locations(link->tls, ca, NULL) != 1
+                   : SSL_CTX_set_default_verify_paths(link->tls) != 1)
+        return bad_tls(link, err, "read the authorities' certificates");
+    if (cert != NULL && SSL_CTX_use_certificate_chain_file(link->tls, cert) != 1)
+        return bad_tls(link, err, "read the certificate 'cert'");
+    if (key != NULL && SSL_CTX_use_PrivateKey_file(link->tls, key, SSL_FILETYPE_PEM) != 1)
+        return bad_tls(link, err, "read the private key 'key'");
+    return 0;
 }
 #else
 int link_check_tls(struct mandor_err *err)

@@ -104,7 +104,7 @@ static int send_script(struct redis *redis, const struct redis_script *script)
 
     if (known(redis, script) || redis->loaded_count == ARRAY_LEN(redis->loaded))
         return 0;
-    int len = redisFormatCommandArgv(&wire, (int)ARRAY_LEN(argv), argv, lens);
+    long long len = redisFormatCommandArgv(&wire, (int)ARRAY_LEN(argv), argv, lens);
     if (len < 0)
         return -ENOMEM;
     int r = link_send(redis->link, wire, (size_t)len, on_loaded, NULL);

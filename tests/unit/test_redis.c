@@ -448,6 +448,67 @@ TEST(a_stranger_that_speaks_no_redis_is_told_of)
 }
 END_TEST
 
+/* ---- TLS ---- */
+
+#ifdef HAVE_HIREDIS_SSL
+TEST(tls_is_spoken_and_a_stranger_s_certificate_refused)
+{
+    char dir[] = "/tmp/mandor-tls-XXXXXX", command[1200], port[16], cert[64], key[64], url[300];
+    struct redis_rig tls = { 0 };
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    (void)snprintf(command, sizeof command,
+                   "cd %s && openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out "
+                   "cert.pem -days 2 -subj /CN=x "
+                   "-addext subjectAltName=DNS:localhost,IP:127.0.0.1 2>/dev/null && "
+                   "openssl req -x509 -newkey rsa:2048 -nodes -keyout other-key.pem -out other.pem "
+                   "-days 2 -subj /CN=y 2>/dev/null",
+                   dir);
+    ck_assert_int_eq(system(command), 0);
+    (void)snprintf(port, sizeof port, "%d", rig.port + 1);
+    (void)snprintf(cert, sizeof cert, "%s/cert.pem", dir);
+    (void)snprintf(key, sizeof key, "%s/key.pem", dir);
+    redis_rig_start(&tls, (const char *const[]){ "--tls-port", port, "--tls-cert-file", cert,
+                                                 "--tls-key-file", key, "--tls-ca-cert-file", cert,
+                                                 "--tls-auth-clients", "no", NULL });
+    static const struct {
+        const char *host, *ca, *sni;
+        bool good;
+    } rows[] = {
+        { "localhost", "cert.pem", "", true },
+        { "127.0.0.1", "cert.pem", "", true },
+        { "127.0.0.1", "cert.pem", "&sni=localhost", true },
+        { "localhost", "other.pem", "", false },
+        { "localhost", "cert.pem", "&sni=elsewhere", false },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        (void)snprintf(url, sizeof url, "redis+tls://%s:%s?ca=%s/%s%s", rows[i].host, port, dir,
+                       rows[i].ca, rows[i].sni);
+        struct redis *redis = open_url(url, &(struct redis_options){ .once = true });
+        struct answer answer = ask(redis, "PING");
+        ck_assert_msg((answer.result == 0) == rows[i].good, "row %zu: %d %s", i, answer.result,
+                      answer.text);
+        redis_close(redis, NULL, NULL);
+    }
+    redis_rig_done(&tls);
+    (void)snprintf(command, sizeof command, "rm -rf %s", dir);
+    ck_assert_int_eq(system(command), 0);
+}
+END_TEST
+#else
+TEST(tls_that_hiredis_does_not_have_is_refused_with_a_reason)
+{
+    struct redis_url url;
+    struct redis *redis = NULL;
+    struct redis_options none = { 0 };
+    struct mandor_err err;
+    ck_assert_int_eq(redis_url_parse("redis+tls://localhost", &url, &err), 0);
+    ck_assert_int_eq(redis_new(&loop, &url, &none, &redis, &err), -ENOTSUP);
+    ck_assert_ptr_nonnull(strstr(err.msg, "hiredis"));
+    redis_url_done(&url);
+}
+END_TEST
+#endif
+
 /* ---- sentinels and clusters ---- */
 
 static void write_file(const char *path, const char *text)
@@ -572,6 +633,11 @@ int main(void)
         a_stranger_that_speaks_no_redis_is_told_of,
         a_sentinel_is_asked_again_when_the_master_is_gone,
         moved_and_ask_are_followed,
+#ifdef HAVE_HIREDIS_SSL
+        tls_is_spoken_and_a_stranger_s_certificate_refused,
+#else
+        tls_that_hiredis_does_not_have_is_refused_with_a_reason,
+#endif
     };
     tcase_add_checked_fixture(live, setup, teardown);
     tcase_set_timeout(live, 60);
