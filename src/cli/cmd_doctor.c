@@ -307,7 +307,7 @@ static void check_server(struct doctor *doctor, const json_t *server)
     doctor_found(doctor, HEALTH_OK, "server", "'%s' answers, version %s", name,
                  version != NULL ? version : "unknown");
     if (evicts != NULL)
-        found(
+        doctor_found(
             doctor, HEALTH_WARN, "server memory",
             "maxmemory-policy is %s: when its memory is full jobs can be lost, expected noeviction",
             evicts);
