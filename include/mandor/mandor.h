@@ -71,7 +71,7 @@ struct mandor_callbacks {
 
 /* Make a context on loop (borrowed; it must outlive the context).
  * name: stands in cgroup names, unique on this machine; NULL makes one.  scratch_dir: where fresh directories of programs are made, created when absent; NULL:
- * below $TMPDIR.  Returns 0, or -errno with *err (NULL allowed). */
+ * below $TMPDIR.  Output that goes to auto: and is longer than 64 KiB goes to mandor-NAME/output/ID/1.STREAM there, and stays.  Returns 0, or -errno with *err (NULL allowed). */
 MANDOR_EXPORT int mandor_new(uv_loop_t *loop, const char *name, const char *scratch_dir,
                              struct mandor **ret, struct mandor_err *err);
 

@@ -1,6 +1,7 @@
 /* contain.c - what this host can do; contract in contain.h. */
 #include "child/contain.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <sched.h>
@@ -11,18 +12,41 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "base/clock.h"
 #include "child/probe.h"
 #include "os/cgroup.h"
 #include "os/pidfd.h"
 #include "os/spawn.h"
 
 #define SLOT_NAME_ROOM 32
+#define PROBE_PREFIX   "mandor-probe-"
+#define PROBE_OLD_S    60
 
 /* A name that no other process, thread or moment uses. */
 static void probe_name(char *ret, size_t size, const char *own)
 {
     static _Atomic unsigned count;
-    (void)snprintf(ret, size, "%s/mandor-probe-%d-%u", own, getpid(), count++);
+    (void)snprintf(ret, size, "%s/" PROBE_PREFIX "%d-%u", own, getpid(), count++);
+}
+
+/* Of a process that died in its probe.  One that probes now has made its cgroup a moment ago. */
+static void sweep_probes(const char *own)
+{
+    DIR *dir = opendir(own);
+
+    if (dir == NULL)
+        return;
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+        struct stat st;
+        char path[CGROUP_PATH_MAX + 300];
+        if (strncmp(entry->d_name, PROBE_PREFIX, strlen(PROBE_PREFIX)) != 0 ||
+            fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 ||
+            clock_wall_ms() / 1000 - st.st_mtime < PROBE_OLD_S)
+            continue;
+        (void)snprintf(path, sizeof path, "%s/%s", own, entry->d_name);
+        (void)cgroup_remove(path); /* only an empty one goes */
+    }
+    (void)closedir(dir);
 }
 
 static void unusable(struct contain_hierarchy *hierarchy, int error, const char *what)
@@ -53,6 +77,7 @@ static bool locate(const struct cgroup_self *self, int unread, const char *contr
 static void try_make(struct contain_hierarchy *ret, const char *name, char made[CGROUP_PATH_MAX])
 {
     made[0] = 0;
+    sweep_probes(ret->base);
     char probe[CGROUP_PATH_MAX + 160];
     if (name == NULL)
         probe_name(probe, sizeof probe, ret->base);

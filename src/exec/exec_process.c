@@ -38,7 +38,7 @@ struct process {
     struct watchdog watchdog;
     unsigned waiting; /* gates that are still shut */
     unsigned closing; /* handles that are still open, at the end */
-    bool exited, draining, ended;
+    bool exited, ended;
     struct verdict verdict;
     char why[200]; /* why mandor stopped it, for the record */
     json_t *result, *progress;
@@ -271,7 +271,6 @@ static void on_exited(struct child *child, const struct verdict *verdict, void *
         child_empty(child);
         return;
     }
-    process->draining = true;
     phase(execution, "draining");
     drain(&process->streams.out, spec->output_drain_ms);
     drain(&process->streams.err, spec->output_drain_ms);

@@ -21,6 +21,7 @@ struct mandor {
     char **env_pass;
     uint64_t serial;   /* of processes: their ids */
     char *own_scratch; /* made by us, so removed by us; NULL = the host named one */
+    char *data_dir;    /* where auto: spills */
     void (*on_closed)(void *arg);
     void *closed_arg;
 };
@@ -53,12 +54,18 @@ const char *mandor_version(void)
 
 /* ---- the context ---- */
 
-static int make_scratch(struct mandor *mandor, struct mandor_err *err)
+static const char *tmp_dir(void)
 {
     const char *tmp = getenv("TMPDIR");
+
+    return tmp != NULL && tmp[0] == '/' ? tmp : "/tmp";
+}
+
+static int make_scratch(struct mandor *mandor, struct mandor_err *err)
+{
     char *path;
 
-    if (asprintf(&path, "%s/mandor-XXXXXX", tmp != NULL && tmp[0] == '/' ? tmp : "/tmp") < 0)
+    if (asprintf(&path, "%s/mandor-XXXXXX", tmp_dir()) < 0)
         return err_set(err, -ENOMEM, FAULT_HOST, "name the scratch directory");
     if (mkdtemp(path) == NULL) {
         int r = err_set(err, -errno, FAULT_HOST, "make the scratch directory '%s'", path);
@@ -74,6 +81,7 @@ static void free_context(struct mandor *mandor)
     if (mandor->own_scratch != NULL)
         (void)rmdir(mandor->own_scratch);
     free(mandor->own_scratch);
+    free(mandor->data_dir);
     env_free(mandor->env_pass);
     OBJ_FINI(mandor);
     free(mandor);
@@ -95,6 +103,12 @@ int mandor_new(uv_loop_t *loop, const char *name, const char *scratch_dir, struc
         name = own_name;
     if (scratch_dir == NULL && (r = make_scratch(mandor, err)) < 0)
         goto fail;
+    if (asprintf(&mandor->data_dir, "%s/mandor-%s", scratch_dir != NULL ? scratch_dir : tmp_dir(),
+                 name) < 0) {
+        mandor->data_dir = NULL;
+        r = err_set(err, -ENOMEM, FAULT_HOST, "start libmandor");
+        goto fail;
+    }
 
     struct nursery_options options = {
         .name = name,
@@ -291,7 +305,7 @@ static int launch(struct mandor_process *process, struct mandor_err *err)
         .id = process->id,
         .queue = process->spec->queue,
         .attempt = 1,
-        .data_dir = "/tmp",
+        .data_dir = process->mandor->data_dir,
         .open = process->callbacks.on_output != NULL ? open_own : NULL,
         .open_arg = process,
     };

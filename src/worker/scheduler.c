@@ -10,6 +10,7 @@
 #define LEASE_MAX       256 /* jobs in one request */
 #define SETTLING_MAX    256 /* unsettled attempts beyond the slots, before leasing pauses */
 #define RATE_WINDOW_MS  1000
+#define QUEUES_KEPT     256 /* more are kept only while they hold something */
 
 struct squeue {
     char *name;
@@ -20,6 +21,7 @@ struct squeue {
     struct list leased; /* attempts that wait for one, oldest first */
     size_t leased_count;
     bool named; /* by configuration or --queue: asked for by name */
+    bool ever_named;
 };
 
 /* What is asked of one broker. */
@@ -105,11 +107,31 @@ static double lowest_pass(const struct scheduler *scheduler)
     return lowest;
 }
 
+/* A worker of all queues meets ever new names.  Those that hold nothing are met again if they come back; what was named is part of
+ * requests, which borrow the name. */
+static void forget_idle(struct scheduler *scheduler)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < scheduler->queue_count; i++) {
+        struct squeue *queue = scheduler->queues[i];
+        if (queue->ever_named || queue->active > 0 || queue->leased_count > 0) {
+            scheduler->queues[kept++] = queue;
+            continue;
+        }
+        free(queue->name);
+        free(queue);
+    }
+    scheduler->queue_count = kept;
+}
+
 static struct squeue *obtain(struct scheduler *scheduler, struct source *source, const char *name)
 {
     struct squeue *queue = find(scheduler, name);
     if (queue != NULL)
         return queue;
+    if (scheduler->queue_count >= QUEUES_KEPT)
+        forget_idle(scheduler);
 
     struct squeue **grown =
         realloc(scheduler->queues, (scheduler->queue_count + 1) * sizeof *grown);
@@ -147,7 +169,7 @@ static void name_queues(struct scheduler *scheduler)
                       name);
         if (queue == NULL)
             continue;
-        queue->named = true;
+        queue->named = queue->ever_named = true;
         queue->source = source;
     }
 }
@@ -433,7 +455,7 @@ static struct squeue *next_queue(struct scheduler *scheduler)
     return best;
 }
 
-/* The queue of an attempt: it was made when the lease came, and queues are never taken away. */
+/* The queue of an attempt: it was made when the lease came, and one that holds something is not taken away. */
 static struct squeue *queue_of(struct scheduler *scheduler, const struct attempt *attempt)
 {
     struct squeue *queue = find(scheduler, attempt->lease.queue);
@@ -461,6 +483,12 @@ void scheduler_taken(struct scheduler *scheduler, struct attempt *attempt)
     queue->active++;
     scheduler->active++;
     queue->pass += 1.0 / queue->weight;
+}
+
+size_t scheduler_queues(const struct scheduler *scheduler)
+{
+    OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
+    return scheduler->queue_count;
 }
 
 void scheduler_kick(struct scheduler *scheduler)

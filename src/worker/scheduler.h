@@ -35,6 +35,7 @@ bool scheduler_drained(const struct scheduler *scheduler);
 /* Is a lease under way?  It may bring jobs that are started already. */
 bool scheduler_asking(const struct scheduler *scheduler);
 int64_t scheduler_concurrency(const struct scheduler *scheduler);
+size_t scheduler_queues(const struct scheduler *scheduler); /* that it knows of */
 size_t scheduler_active(const struct scheduler *scheduler);
 
 #endif

@@ -825,6 +825,32 @@ RUNG_TEST(two_thousand_jobs_leave_nothing_behind) /* R16, R38 */
     family_open(&family, "child", true);
 }
 
+/* ---- left-overs ---- */
+
+static void make_probe(char *path, size_t size, int number, time_t age_s)
+{
+    struct timespec times[2] = { { .tv_sec = time(NULL) - age_s },
+                                 { .tv_sec = time(NULL) - age_s } };
+    (void)snprintf(path, size, "%s/mandor-probe-%d-%d", family.host.v2.base, getpid(), number);
+    ck_assert_int_eq(mkdir(path, 0755), 0);
+    ck_assert_int_eq(utimensat(AT_FDCWD, path, times, 0), 0);
+}
+
+START_TEST(what_died_in_its_probe_is_swept_by_the_next_start)
+{
+    char old[CGROUP_PATH_MAX + 64], fresh[CGROUP_PATH_MAX + 64];
+    struct contain_host host;
+    struct stat st;
+    if (!family.host.v2.usable)
+        return;
+    make_probe(old, sizeof old, 900, 3600);
+    make_probe(fresh, sizeof fresh, 901, 0);
+    contain_probe(&host);
+    ck_assert_int_ne(stat(old, &st), 0);
+    ck_assert_int_eq(rmdir(fresh), 0);
+}
+END_TEST
+
 /* ---- threads ---- */
 
 static void *start_from_a_thread(void *arg)
@@ -990,6 +1016,7 @@ int main(void)
     tcase_add_test(once, the_owner_decides_when_a_tree_is_emptied);
     tcase_add_test(once, a_limit_that_cannot_be_had_fails_the_start_and_is_named);
     tcase_add_test(once, strict_refuses_where_it_cannot_be_had);
+    tcase_add_test(once, what_died_in_its_probe_is_swept_by_the_next_start);
     tcase_add_test(once, a_job_outlives_the_thread_that_asked_for_it_R12);
     tcase_add_loop_test(once, no_start_hangs_on_a_lock_that_another_thread_holds_R05, 0, 2);
     tcase_add_test(once, a_library_never_touches_children_of_its_host);

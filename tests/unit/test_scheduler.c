@@ -201,6 +201,35 @@ TEST(no_slot_is_promised_twice)
     done(&worker);
 }
 
+/* A worker of all queues sees names without end. */
+TEST(a_queue_that_holds_nothing_is_forgotten)
+{
+    struct worker worker;
+
+    init(&worker);
+    size_t most = 0;
+    for (int i = 0; i < 3000; i++) {
+        char name[32], id[32];
+        (void)snprintf(name, sizeof name, "queue-%d", i);
+        (void)snprintf(id, sizeof id, "%d", i);
+        scheduler_wake(worker.scheduler, NULL);
+        struct broker_req *req = lease_request(&worker);
+        ck_assert_ptr_nonnull(req);
+        req->lease.leases[0] = (struct lease){ .id = strdup(id),
+                                               .queue = strdup(name),
+                                               .spec_text = strdup("{\"exec\": [\"true\"]}") };
+        req->lease.count = 1;
+        req->lease.next_due_ms = -1;
+        answer(BROKER_LEASE, 0);
+        answer(BROKER_START, -ESTALE);
+        ck_assert(list_empty(&worker.attempts));
+        most = MAX(most, scheduler_queues(worker.scheduler));
+    }
+    ck_assert_uint_ge(most, 100);
+    ck_assert_uint_le(most, 300);
+    done(&worker);
+}
+
 /* ---- a commit and its lease (I7) ---- */
 
 struct commit {
