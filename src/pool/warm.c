@@ -649,6 +649,14 @@ static void discard(struct warm *warm)
     free(warm);
 }
 
+/* Twice as much on the way as by default, as far as net.core.wmem_max allows (socket(7): the kernel doubles the number): half the
+ * switches between worker and mandor. */
+static void widen(int socket)
+{
+    int bytes = (int)PEER_WINDOW;
+    (void)setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+}
+
 int warm_start(struct pool *pool)
 {
     int pair[2] = { -1, -1 };
@@ -658,6 +666,8 @@ int warm_start(struct pool *pool)
         return -ENOMEM;
     int r = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0 ? -errno : 0;
     SCOPED_FD theirs = pair[1];
+    widen(pair[0]);
+    widen(pair[1]);
     *warm = (struct warm){ .magic = WARM_MAGIC,
                            .pool = pool,
                            .number = ++pool->next_number,

@@ -264,14 +264,15 @@ static size_t high_watermark(const struct filter *filter)
     return filter_pool_tight(filter->pool) ? FILTER_TIGHT : FILTER_HIGH;
 }
 
-/* Make the ring able to take bytes.  Returns how many, 0 = none now, or -ENOMEM. */
-static ssize_t make_room(struct filter *filter)
+/* Make the ring able to take bytes; want: how many there are, if that is known.  Returns how many, 0 = none now, or -ENOMEM. */
+static ssize_t make_room(struct filter *filter, size_t want)
 {
     size_t high = high_watermark(filter);
 
     if (filter->ring == NULL) {
-        size_t capacity =
-            filter->busy_turns > 0 && high == FILTER_HIGH ? FILTER_HIGH : FILTER_FIRST;
+        size_t capacity = (filter->busy_turns > 0 || want > FILTER_FIRST) && high == FILTER_HIGH
+                              ? FILTER_HIGH
+                              : FILTER_FIRST;
         filter->ring = filter_pool_ring(filter->pool, capacity);
         if (filter->ring == NULL)
             return -ENOMEM;
@@ -346,7 +347,7 @@ static void read_failed(struct filter *filter, int result)
 /* One read.  Returns the bytes it took; 0 when there is no more to do in this turn. */
 static size_t read_once(struct filter *filter, size_t budget)
 {
-    ssize_t room = make_room(filter);
+    ssize_t room = make_room(filter, 0);
     if (room < 0)
         read_failed(filter, (int)room);
     if (room <= 0)
@@ -571,7 +572,7 @@ static void update_pause(struct filter *filter)
     if (filter->paused && fill <= MIN(FILTER_LOW, high_watermark(filter) / 2))
         resume(filter);
     if (!filter->paused && !filter->source_ended && filter->source == SOURCE_PIPE && fill > 0 &&
-        make_room(filter) == 0) {
+        make_room(filter, 0) == 0) {
         filter->paused = true;
         filter->paused_at_ns = uv_hrtime();
         filter->stats.pauses++;
@@ -804,7 +805,7 @@ size_t filter_feed(struct filter *filter, const void *bytes, size_t len)
 
     filter->source = SOURCE_FEED;
     while (done < len && !filter->source_ended) {
-        ssize_t room = make_room(filter);
+        ssize_t room = make_room(filter, len - done);
         if (room < 0)
             read_failed(filter, (int)room);
         if (room <= 0)

@@ -21,7 +21,7 @@ def configure(mandor, pools=None, concurrency=8, **more):
     pools = pools or {"p": more}
     for options in pools.values():
         options.setdefault("command", [PYTHON, "-S", WORKER])
-    text = {"concurrency": concurrency, "shutdown_timeout": "1s", "pools": pools, "queues": {"default": {}, "bound": {"pool": next(iter(pools))}}}
+    text = {"concurrency": concurrency, "shutdown_timeout": "1s", "pools": pools, "queues": {"default": {"keep_completed": {}}, "bound": {"pool": next(iter(pools))}}}
     path = mandor.tmp / "mandor.yaml"
     path.write_text(json.dumps(text))
     mandor.env["MANDOR_CONFIG"] = str(path)
