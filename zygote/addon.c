@@ -114,12 +114,14 @@ static napi_value do_send(napi_env env, napi_callback_info info)
     return NULL;
 }
 
-/* withdraw(): leave the network.  False where that needs a right that we lack. */
+/* withdraw(): no io_uring any more, where the kernel lets us say so; leave the network.  False where that needs a right that we
+ * lack. */
 static napi_value do_withdraw(napi_env env, napi_callback_info info)
 {
     napi_value done = NULL;
 
     (void)info;
+    (void)sandbox_refuse_rings();
     (void)napi_get_boolean(env, unshare(CLONE_NEWNET) == 0, &done);
     return done;
 }

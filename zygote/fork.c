@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/capability.h>
 #include <linux/sched.h>
 #include <sched.h>
 #include <signal.h>
@@ -26,23 +27,36 @@
 
 /* ---- memory ---- */
 
+/* 1 where a mapping that forks would have missed goes along now, 0 where nothing is to do, or -errno.  Memory that is shared and can be
+ * written (the rings of io_uring) is no copy's: tenants would meet in it. */
+static int advise(void *start, size_t len, const char *mode, bool left_out)
+{
+    if (mode[1] == 'w' && mode[3] == 's')
+        return left_out || madvise(start, len, MADV_DONTFORK) == 0 ? 0 : -errno;
+    if (!left_out)
+        return 0;
+    return madvise(start, len, MADV_DOFORK) < 0 ? -errno : 1;
+}
+
 int fork_prepare(void)
 {
     FILE *file = fopen("/proc/self/smaps", "re");
     char line[4096];
+    char mode[5] = "";
     unsigned long start = 0, end = 0, from, to;
     int count = 0, r = 0;
 
     if (file == NULL)
         return -errno;
-    while (r == 0 && fgets(line, sizeof line, file) != NULL) {
-        char mode[5];
-        if (sscanf(line, "%lx-%lx %4s ", &from, &to, mode) == 3) {
+    while (r >= 0 && fgets(line, sizeof line, file) != NULL) {
+        char word[5];
+        if (sscanf(line, "%lx-%lx %4s ", &from, &to, word) == 3) {
             start = from;
             end = to;
-        } else if (strncmp(line, "VmFlags:", 8) == 0 && strstr(line, " dc") != NULL) {
-            r = madvise((void *)start, end - start, MADV_DOFORK) < 0 ? -errno : 0;
-            count++;
+            memcpy(mode, word, sizeof mode);
+        } else if (strncmp(line, "VmFlags:", 8) == 0) {
+            r = advise((void *)start, end - start, mode, strstr(line, " dc") != NULL);
+            count += r > 0;
         }
     }
     (void)fclose(file);
@@ -298,6 +312,16 @@ static int become_user(struct fork_copy *copy)
     return 0;
 }
 
+/* No right is left, whoever started us with whichever: a page of memory that copies share can be poisoned with one of them. */
+static int drop_capabilities(struct fork_copy *copy)
+{
+    struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+    struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = { 0 };
+
+    (void)copy;
+    return syscall(SYS_capset, &header, none) < 0 ? -errno : 0;
+}
+
 /* After the change of user, which clears it.  The worker may have gone before it was armed. */
 static int die_with_parent(struct fork_copy *copy)
 {
@@ -318,6 +342,7 @@ int fork_settle(struct fork_copy *copy, const char **ret_step)
         { "raise oom_score_adj", offer_to_oom_killer },
         { "set resource limits", set_rlimits },
         { "become another user", become_user },
+        { "drop capabilities", drop_capabilities },
         { "die with the worker", die_with_parent },
     };
 

@@ -26,13 +26,13 @@ struct fork_copy {
 };
 
 /* V8 marks its heap MADV_DONTFORK, and a copy without it dies at its first instruction: take that back for every mapping that has
- * it.  Returns how many those were, or -errno. */
+ * it, and leave out what is shared and can be written.  Returns how many mappings go along now, or -errno. */
 int fork_prepare(void);
 
 /* Serve until the socket ends (then the process exits).  Returns 0 in a copy, with *ret; -errno when serving is impossible. */
 int fork_serve(int control_fd, struct fork_copy *ret);
 
-/* In a copy: descriptors 0 to 3, session, user, death with the worker.  0 or -errno with *ret_step. */
+/* In a copy: descriptors 0 to 3, session, user without rights, death with the worker.  0 or -errno with *ret_step. */
 int fork_settle(struct fork_copy *copy, const char **ret_step);
 
 /* What is open now, from 4 on.  0 or -errno. */

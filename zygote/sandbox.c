@@ -19,7 +19,6 @@ static const int allowed[] = {
     SCMP_SYS(write),
     SCMP_SYS(readv),
     SCMP_SYS(writev),
-    SCMP_SYS(mmap),
     SCMP_SYS(munmap),
     SCMP_SYS(mprotect),
     SCMP_SYS(pkey_mprotect),
@@ -107,6 +106,9 @@ int sandbox_compile(struct sandbox *ret)
     if (r == 0) /* abort(3) signals itself; nobody else */
         r = seccomp_rule_add(context, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 1,
                              SCMP_A0_32(SCMP_CMP_EQ, PID_PLACE));
+    if (r == 0) /* what is private counts against RLIMIT_DATA, what is shared does not */
+        r = seccomp_rule_add(context, SCMP_ACT_ALLOW, SCMP_SYS(mmap), 1,
+                             SCMP_A3(SCMP_CMP_MASKED_EQ, MAP_TYPE, MAP_PRIVATE));
     if (r == 0) /* its own limits, which it can only lower */
         r = seccomp_rule_add(context, SCMP_ACT_ALLOW, SCMP_SYS(prlimit64), 1,
                              SCMP_A0_32(SCMP_CMP_EQ, 0));
@@ -123,9 +125,29 @@ int sandbox_probe(void)
     return syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) < 0 ? -errno : 0;
 }
 
+static int install(unsigned short length, struct sock_filter *filter)
+{
+    const struct sock_fprog program = { .len = length, .filter = filter };
+
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+        return -errno;
+    return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) < 0 ? -errno : 0;
+}
+
+int sandbox_refuse_rings(void)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+
+    return install(sizeof filter / sizeof *filter, filter);
+}
+
 int sandbox_enter(struct sandbox *sandbox)
 {
-    const struct sock_fprog program = { .len = sandbox->length, .filter = sandbox->filter };
     bool placed = false;
 
     for (unsigned i = 0; i < sandbox->length; i++)
@@ -135,7 +157,5 @@ int sandbox_enter(struct sandbox *sandbox)
         }
     if (!placed)
         return -ENOTRECOVERABLE;
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
-        return -errno;
-    return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) < 0 ? -errno : 0;
+    return install(sandbox->length, sandbox->filter);
 }

@@ -17,6 +17,9 @@ struct sandbox {
 
 /* Does this kernel filter system calls?  0 or -errno. */
 int sandbox_probe(void);
+/* For the server, and so for all that it forks: no io_uring.  Its rings are memory that a fork shares, and a loop that has one makes
+ * system calls that the filter of a copy kills for.  0 or -errno. */
+int sandbox_refuse_rings(void);
 /* 0 or -errno. */
 int sandbox_compile(struct sandbox *ret);
 /* From here on nothing can be opened.  Cannot be undone.  0 or -errno. */
