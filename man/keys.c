@@ -31,6 +31,8 @@ static const char *type_name(enum opt_type type)
         return "list of integers";
     case OPT_JSON:
         return "any value";
+    case OPT_SINKS:
+        return "text, or a list";
     }
     return "";
 }

@@ -15,6 +15,7 @@
 #include "config/config.h"
 #include "exec/env.h"
 #include "exec/outputs.h"
+#include "job/sink_list.h"
 #include "os/tree.h"
 #include "sink/url.h"
 
@@ -275,9 +276,18 @@ static int make_spec(struct cli *cli, struct run *run, struct mandor_err *err)
     return r < 0 ? r : job_check_run(run->spec, err);
 }
 
+static int leads_there(void *arg, const char *text)
+{
+    struct sink_member member;
+    struct mandor_err unused;
+
+    return sink_member_parse(text, &member, &unused) == 0 &&
+           sink_url_check(member.url, &unused) != -ENOENT;
+}
+
 static bool leads_elsewhere(const struct spec_str *url)
 {
-    return url->bytes != NULL && sink_url_check(url->bytes, NULL) != -ENOENT;
+    return url->bytes != NULL && sink_list_each(url->bytes, leads_there, NULL) != 0;
 }
 
 /* A broken configuration does not stand in the way of a command that needs nothing of it. */

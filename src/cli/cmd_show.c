@@ -94,6 +94,28 @@ static int print_usage(const json_t *record)
     return print_field("Ran", text);
 }
 
+/* Where a stream went to several places: one line each. */
+static int print_sinks(const json_t *sinks)
+{
+    char size[UNITS_TEXT_SIZE], lost[UNITS_TEXT_SIZE];
+    int r = 0;
+
+    for (size_t i = 0; r == 0 && i < json_array_size(sinks); i++) {
+        const json_t *sink = json_array_get(sinks, i);
+        const char *target = text_of(sink, "target");
+        SCOPED_BUF text = { .data = NULL };
+        r = buf_addf(&text, "%s to %s%s%s%s", units_human_size(number_of(sink, "bytes"), size),
+                     text_of(sink, "sink"), target != NULL ? " " : "", target != NULL ? target : "",
+                     json_is_false(json_object_get(sink, "committed")) ? ", not committed" : "");
+        if (r == 0 && number_of(sink, "dropped_bytes") > 0)
+            r = buf_addf(&text, ", %s dropped",
+                         units_human_size(number_of(sink, "dropped_bytes"), lost));
+        if (r == 0)
+            r = print_field("", text.data);
+    }
+    return r;
+}
+
 static int print_stream(const json_t *record, const char *name)
 {
     const json_t *stream = json_object_get(json_object_get(record, "streams"), name);
@@ -110,7 +132,9 @@ static int print_stream(const json_t *record, const char *name)
     if (r == 0 && number_of(stream, "discarded_bytes") > 0)
         r = buf_addf(&text, ", %s left out",
                      units_human_size(number_of(stream, "discarded_bytes"), size));
-    return r < 0 ? r : print_field(name, text.data);
+    if (r == 0)
+        r = print_field(name, text.data);
+    return r < 0 ? r : print_sinks(json_object_get(stream, "sinks"));
 }
 
 /* The captured tail, its lines indented and escaped one by one. */

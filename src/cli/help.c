@@ -144,7 +144,7 @@ static void job_row(const struct spec_option *option, void *arg)
                        .fallback = fallback_of(each->command, option),
                        .choices = option->type == OPT_ENUM ? option->choices : NULL,
                        .letter = cli_job_letter(option->flag),
-                       .repeatable = option->type == OPT_ENV };
+                       .repeatable = option->type == OPT_ENV || option->type == OPT_SINKS };
 
     if (row.arg == NULL && option->type != OPT_BOOL)
         row.arg = "VALUE";

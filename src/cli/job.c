@@ -3,6 +3,7 @@
 
 #include "base/buf.h"
 #include "base/json.h"
+#include "job/sink_list.h"
 #include "sink/sink.h"
 #include "stream/feeder.h"
 
@@ -49,10 +50,14 @@ int job_absolute(const char *key, const char *text, char **ret, struct mandor_er
 {
     const char *prefix = path_prefix(key);
     SCOPED_BUF absolute = { .data = NULL };
+    struct sink_member member = { .url = text };
+    struct mandor_err unused;
 
-    if (prefix == NULL || strncmp(text, prefix, strlen(prefix)) != 0)
+    if (prefix != NULL && str_eq(prefix, "file:") && sink_member_parse(text, &member, &unused) < 0)
+        return 0; /* it will be refused */
+    if (prefix == NULL || strncmp(member.url, prefix, strlen(prefix)) != 0)
         return 0;
-    const char *path = text + strlen(prefix);
+    const char *path = member.url + strlen(prefix);
     if (path[0] == '/' || path[0] == '\0')
         return 0;
 
@@ -61,7 +66,9 @@ int job_absolute(const char *key, const char *text, char **ret, struct mandor_er
         return err_set(err, -errno, FAULT_HOST, "find the current directory");
     while (strncmp(path, "./", 2) == 0)
         path += 2;
-    int r = buf_adds(&absolute, prefix);
+    int r = buf_add(&absolute, text, (size_t)(member.url - text));
+    if (r == 0)
+        r = buf_adds(&absolute, prefix);
     if (r == 0)
         r = add_directory(&absolute, dir, prefix[0] != '\0');
     if (r == 0 && !str_eq(path, "."))
@@ -93,10 +100,24 @@ static bool is_scheme(const char *url, const char *scheme)
     return strncmp(url, scheme, strlen(scheme)) == 0;
 }
 
-static int check_sink(const char *key, const char *url, bool queued, struct mandor_err *err)
+struct sink_check {
+    const char *key;
+    bool queued;
+    struct mandor_err *err;
+};
+
+static int check_member(void *arg, const char *text)
 {
-    if (url == NULL)
-        return 0;
+    const struct sink_check *check = arg;
+    const char *key = check->key;
+    bool queued = check->queued;
+    struct mandor_err *err = check->err;
+    struct sink_member member;
+
+    int r = sink_member_parse(text, &member, err);
+    if (r < 0)
+        return err_wrap(err, r, "'%s'", key);
+    const char *url = member.url;
     if (queued && is_scheme(url, "inherit:"))
         return err_set(err, -EINVAL, FAULT_CALLER,
                        "'%s': 'inherit:' is only for 'mandor run', a queued job has no terminal",
@@ -106,8 +127,15 @@ static int check_sink(const char *key, const char *url, bool queued, struct mand
                        "'%s': 'auto:' keeps output in a queue, and 'mandor run' has none: expected "
                        "file:PATH, null: or inherit:",
                        key);
-    int r = sink_check_url(url, err);
+    r = sink_check_url(url, err);
     return r < 0 ? err_wrap(err, r, "'%s'", key) : 0;
+}
+
+static int check_sink(const char *key, const char *url, bool queued, struct mandor_err *err)
+{
+    struct sink_check check = { .key = key, .queued = queued, .err = err };
+
+    return url == NULL ? 0 : sink_list_each(url, check_member, &check);
 }
 
 static int check(const struct spec *spec, bool queued, struct mandor_err *err)

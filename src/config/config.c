@@ -16,6 +16,7 @@
 #include "base/units.h"
 #include "config/scalar.h"
 #include "config/tree.h"
+#include "job/sink_list.h"
 #include "job/spec.h"
 #include "sink/sink.h"
 #include "stream/feeder.h"
@@ -610,6 +611,27 @@ static int read_ints_text(const struct place *place, const struct tree *value, s
     return 0;
 }
 
+static int read_sink_list(const struct place *place, const struct tree *value, json_t **ret)
+{
+    SCOPED_JSON *list = json_array();
+
+    for (size_t i = 0; list != NULL && i < value->count; i++) {
+        SCOPED_BUF text = { 0 };
+        struct place inner = *place;
+        inner.line = value->items[i].line;
+        int r = get_text(&inner, value->items[i].value, &text);
+        if (r < 0)
+            return r;
+        if (json_array_append_new(list, json_bytes(text.data == NULL ? "" : text.data, text.len)) <
+            0)
+            return no_memory(place);
+    }
+    if (list == NULL)
+        return no_memory(place);
+    *ret = STEAL(list);
+    return 0;
+}
+
 /* The checked JSON value of a job option. */
 static int read_option(const struct place *place, const struct spec_option *option,
                        const struct tree *value, json_t **ret)
@@ -619,8 +641,9 @@ static int read_option(const struct place *place, const struct spec_option *opti
     SCOPED_BUF text = { 0 };
     int r;
 
-    if (option->type == OPT_ENV) {
-        r = read_env(place, value, &json);
+    if (option->type == OPT_ENV || (option->type == OPT_SINKS && value->kind == TREE_LIST)) {
+        r = option->type == OPT_ENV ? read_env(place, value, &json)
+                                    : read_sink_list(place, value, &json);
         if (r < 0)
             return r;
         r = spec_check_value(option->key, json, &why);
@@ -724,16 +747,35 @@ static int read_limits(const struct place *place, const struct tree *value,
     return 0;
 }
 
+static int check_sink(void *arg, const char *text)
+{
+    struct mandor_err *why = arg;
+    struct sink_member member;
+    int r = sink_member_parse(text, &member, why);
+
+    return r < 0 ? r : sink_check_url(member.url, why);
+}
+
+static int check_sinks(const json_t *value, struct mandor_err *why)
+{
+    SCOPED_FREE char *text = NULL;
+    size_t len;
+    int r = sink_list_from_json(value, &text, &len, why);
+
+    return r < 0 ? r : sink_list_each(text, check_sink, why);
+}
+
 /* A stream that leads nowhere would fail every job of the queue: say it now. */
-static int check_end(const struct place *place, const char *key, const char *url)
+static int check_end(const struct place *place, const char *key, const json_t *value)
 {
     struct mandor_err why = { 0 };
+    const char *url = json_string_value(value);
     int r = 0;
 
     if (url != NULL && str_eq(key, "stdin"))
         r = feeder_check_url(url, &why);
-    else if (url != NULL && (str_eq(key, "stdout") || str_eq(key, "stderr")))
-        r = sink_check_url(url, &why);
+    else if (str_eq(key, "stdout") || str_eq(key, "stderr"))
+        r = check_sinks(value, &why);
     return r < 0 ? failed(place, r, &why) : 0;
 }
 
@@ -755,7 +797,7 @@ static int read_job_option(const struct place *place, const struct tree_item *it
         return r;
     if (json_object_set_new(defaults, item->key, json) < 0)
         return no_memory(place);
-    return check_end(place, item->key, json_string_value(json));
+    return check_end(place, item->key, json);
 }
 
 /* ---- queues ---- */

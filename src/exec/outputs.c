@@ -3,6 +3,10 @@
 
 #include <stdio.h>
 
+#include "job/sink_list.h"
+#include "sink/sink_ops.h"
+#include "stream/fan.h"
+
 static void on_opened(void *arg, int result, const struct mandor_err *err)
 {
     struct output *output = arg;
@@ -39,6 +43,9 @@ static int open_one(struct output *output, uv_loop_t *loop, const struct outputs
                            err);
     if (expanded == NULL)
         return err->code;
+    if (sink_list_is(expanded))
+        return sink_open_with(loop, &sink_fan, &target, expanded, on_opened, output, &output->sink,
+                              err);
     return sink_open(loop, &target, on_opened, output, &output->sink, err);
 }
 
@@ -58,6 +65,26 @@ int outputs_open(struct outputs *outputs, uv_loop_t *loop, const struct spec *sp
 void outputs_attach(struct outputs *outputs, struct execution *execution)
 {
     outputs->execution = execution;
+}
+
+static bool is_fan(const struct output *output)
+{
+    return output->sink != NULL && str_eq(sink_kind(output->sink), sink_fan.scheme);
+}
+
+/* Of several sinks of a stdout that is not to be seen, auto: is kept all the same. */
+static bool commits_all(const struct output *output, const struct verdict *verdict)
+{
+    const struct spec *spec = output->outputs->spec;
+
+    return verdict_outcome(verdict, spec) == OUTCOME_COMPLETED || spec->commit == COMMIT_ALWAYS ||
+           output->is_stderr;
+}
+
+static void choose_members(const struct output *output)
+{
+    if (is_fan(output))
+        fan_commit_all(output->sink, commits_all(output, output->outputs->verdict));
 }
 
 static bool commits(const struct output *output, const struct verdict *verdict)
@@ -81,7 +108,8 @@ static bool commits(const struct output *output, const struct verdict *verdict)
     if (outcome == OUTCOME_COMPLETED || outputs->spec->commit == COMMIT_ALWAYS)
         return true;
     return outputs->spec->commit == COMMIT_DEFAULT &&
-           (output->is_stderr || sink_commits_always(output->sink));
+           (output->is_stderr || sink_commits_always(output->sink) ||
+            (is_fan(output) && fan_commits_some(output->sink)));
 }
 
 bool outputs_publish(const struct outputs *outputs, const struct verdict *verdict)
@@ -96,6 +124,7 @@ static void end_one(struct output *output)
 {
     output->committed = commits(output, output->outputs->verdict);
     output->ending = output->sink != NULL && !output->failed;
+    choose_members(output);
     if (!output->ending)
         on_one_ended(output, 0, NULL);
     else if (output->committed)
@@ -183,20 +212,24 @@ void outputs_end(struct outputs *outputs, struct verdict *verdict, int64_t until
     outputs->out.outputs = outputs->err.outputs = outputs; /* they may never have been opened */
     outputs->err.is_stderr = true;
     outputs->out.ending = together(outputs);
+    choose_members(&outputs->out);
     if (outputs->out.ending)
         sink_prepare(outputs->out.sink, on_prepared, &outputs->out);
     else
         end_one(&outputs->err);
 }
 
-void outputs_record(const struct outputs *outputs, bool is_stderr, struct record_stream *ret)
+void outputs_record(struct outputs *outputs, bool is_stderr, struct record_stream *ret)
 {
-    const struct output *output = is_stderr ? &outputs->err : &outputs->out;
+    struct output *output = is_stderr ? &outputs->err : &outputs->out;
     struct filter_stats stats = { 0 };
 
     if (outputs->execution != NULL)
         filter_stats(execution_filter(outputs->execution, is_stderr), &stats);
+    json_decref(output->sinks);
+    output->sinks = is_fan(output) ? fan_record(output->sink) : NULL;
     *ret = (struct record_stream){
+        .sinks = output->sinks,
         .sink = sink_kind(output->sink),
         .path = stats.spliced ? "splice" : "ring",
         .target = sink_target_text(output->sink),
@@ -220,4 +253,6 @@ void outputs_close(struct outputs *outputs)
     if (outputs->err.sink != NULL)
         sink_close(outputs->err.sink);
     outputs->out.sink = outputs->err.sink = NULL;
+    json_decref(STEAL(outputs->out.sinks));
+    json_decref(STEAL(outputs->err.sinks));
 }

@@ -15,6 +15,7 @@ struct outputs {
     struct output {
         struct outputs *outputs;
         struct sink *sink;
+        json_t *sinks; /* of a fan, for the record */
         bool is_stderr, opened, failed, committed;
         bool ending; /* its commit or abort is under way */
     } out, err;
@@ -54,7 +55,7 @@ void outputs_extend(struct outputs *outputs, int64_t until_boot_ms);
 void outputs_expire(struct outputs *outputs);
 
 /* One stream's part of the record, from filter and sink. */
-void outputs_record(const struct outputs *outputs, bool is_stderr, struct record_stream *ret);
+void outputs_record(struct outputs *outputs, bool is_stderr, struct record_stream *ret);
 /* After on_ended: free the sinks. */
 void outputs_close(struct outputs *outputs);
 

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/units.h"
 #include "base/utf8.h"
+#include "job/sink_list.h"
 
 /* The longest single argument or variable without its NUL: MAX_ARG_STRLEN, execve(2).  A longer one fails every time
  * with E2BIG however much the total allows (R08). */
@@ -159,6 +160,18 @@ static int check_cwd(const struct spec_str *text, struct mandor_err *err)
     return 0;
 }
 
+static int check_member(void *arg, const char *text)
+{
+    struct mandor_err *err = arg;
+    struct sink_member member;
+
+    int r = sink_member_parse(text, &member, err);
+    if (r == 0 && strncmp(member.url, "file:", 5) == 0 && member.url[5] != '/')
+        r = err_set(err, -EINVAL, FAULT_CALLER,
+                    "'%.60s' is relative, expected an absolute path such as file:/srv/out", text);
+    return r;
+}
+
 /* Scheme and form are the sink's to check; here: placeholders, and no path that depends on who reads it. */
 static int check_url(const struct spec_str *text, struct mandor_err *err)
 {
@@ -172,11 +185,7 @@ static int check_url(const struct spec_str *text, struct mandor_err *err)
             *err = why;
         return why.code;
     }
-    if (strncmp(url, "file:", 5) == 0 && url[5] != '/')
-        return err_set(err, -EINVAL, FAULT_CALLER,
-                       "'%.60s' is relative, expected an absolute path such as file:/srv/out",
-                       text->bytes);
-    return 0;
+    return sink_list_each(text->bytes, check_member, err);
 }
 
 static int no_nul(const struct spec_str *text, struct mandor_err *err)
@@ -514,6 +523,36 @@ static int bytes_from_text(int row, const char *text, json_t **ret, struct mando
     *ret = json_bytes(text, strlen(text));
     return *ret != NULL ? 0 : out_of_memory(err);
 }
+
+/* ---- sinks ---- */
+
+static int sinks_store(int row, const json_t *value, void *field, struct mandor_err *err)
+{
+    struct spec_str text;
+
+    int r = sink_list_from_json(value, &text.bytes, &text.len, err);
+    if (r < 0)
+        return r;
+    r = no_nul(&text, err);
+    if (r == 0)
+        r = rows[row].check(&text, err);
+    if (r < 0) {
+        free(text.bytes);
+        return r;
+    }
+    free(((struct spec_str *)field)->bytes);
+    *(struct spec_str *)field = text;
+    return 0;
+}
+
+static json_t *sinks_load(int row, const void *field)
+{
+    const struct spec_str *text = field;
+
+    return text->bytes != NULL ? sink_list_to_json(text->bytes, text->len) : json_null();
+}
+
+/* ---- bytes ---- */
 
 static int bytes_store(int row, const json_t *value, void *field, struct mandor_err *err)
 {
@@ -940,6 +979,7 @@ static const struct type types[] = {
     [OPT_ENV] = { env_from_text, env_store, env_load, strs_same, strs_drop, NULL },
     [OPT_ARGV] = { NULL, argv_store, argv_load, strs_same, strs_drop, NULL },
     [OPT_INTS] = { ints_from_text, ints_store, ints_load, ints_same, ints_drop, ints_copy },
+    [OPT_SINKS] = { bytes_from_text, sinks_store, sinks_load, bytes_same, bytes_drop, bytes_copy },
     [OPT_JSON] = { json_from_text, json_store, json_load, json_same, json_drop, NULL },
 };
 

@@ -184,6 +184,7 @@ static void put_stream(struct writer *to, const char *key, const struct record_s
     }
     put_tail(to, stream);
     put_true(to, "committed", stream->committed);
+    put_json(to, "sinks", stream->sinks);
     close_object(to);
 }
 
@@ -265,6 +266,7 @@ static json_t *stream_json(const json_t *stream)
         { "committed", BLANK_FALSE },
     };
     const char *b64 = json_string_value(json_object_get(stream, "tail_b64"));
+    json_t *sinks = json_object_get(stream, "sinks");
     bool ok = true;
 
     if (!json_is_object(stream))
@@ -274,6 +276,8 @@ static json_t *stream_json(const json_t *stream)
         set_member(object, stream, &members[i], &ok);
     if (b64 != NULL)
         set_text(object, "tail_b64", b64, &ok);
+    if (sinks != NULL)
+        set_new(object, "sinks", json_incref(sinks), &ok);
     return finish(object, ok);
 }
 

@@ -38,9 +38,10 @@ json_t *record_json(const struct record *record);
 
 /* One stream's part of an attempt. */
 struct record_stream {
-    const char *sink;   /* "auto", "file", … */
-    const char *path;   /* "ring" or "splice" */
-    const char *target; /* where the bytes are: file path, URL; NULL when inline */
+    const json_t *sinks; /* where there are several: fan_record(); NULL = one */
+    const char *sink;    /* "auto", "file", … */
+    const char *path;    /* "ring" or "splice" */
+    const char *target;  /* where the bytes are: file path, URL; NULL when inline */
     int64_t bytes, frames, pauses, paused_ms, discarded_bytes;
     bool has_xxh3;
     uint64_t xxh3;

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/units.h"
 #include "job/option.h"
+#include "job/sink_list.h"
 
 #define NAMES_MAX 64
 
@@ -232,22 +233,54 @@ static bool may_be_shared(const char *url)
            strncmp(url, "inherit:", 8) == 0;
 }
 
+struct others {
+    const char *shown;      /* stderr's own text, where it is no list */
+    const char *url, *list; /* url: of the member that is compared with those of list */
+    struct mandor_err *err;
+};
+
+static int compare(void *arg, const char *member)
+{
+    const struct others *others = arg;
+    struct sink_member parsed;
+
+    int r = sink_member_parse(member, &parsed, others->err);
+    if (r < 0)
+        return r;
+    if (!str_eq(parsed.url, others->url) || may_be_shared(parsed.url))
+        return 0;
+    return err_set(
+        others->err, -EINVAL, FAULT_CALLER,
+        "stderr: '%.120s' is where stdout goes too, expected two places, or {stream} in the name",
+        others->shown != NULL ? others->shown : parsed.url);
+}
+
+static int compare_all(void *arg, const char *member)
+{
+    struct others others = *(struct others *)arg;
+    struct sink_member parsed;
+
+    int r = sink_member_parse(member, &parsed, others.err);
+    if (r < 0)
+        return r;
+    others.url = parsed.url;
+    return sink_list_each(others.list, compare, &others);
+}
+
 /* Two streams to one place: the later commit would silently replace the earlier one. */
 static int check_outputs(const struct spec *spec, struct mandor_err *err)
 {
-    const char *out = spec->stdout_sink.bytes, *errout = spec->stderr_sink.bytes;
-    if (!str_eq(out, errout) || may_be_shared(out))
-        return 0;
-    SCOPED_FREE char *one = spec_expand(out, "", "", 1, "stdout", err);
-    SCOPED_FREE char *other = spec_expand(errout, "", "", 1, "stderr", err);
+    SCOPED_FREE char *one = spec_expand(spec->stdout_sink.bytes, "", "", 1, "stdout", err);
+    SCOPED_FREE char *other = spec_expand(spec->stderr_sink.bytes, "", "", 1, "stderr", err);
     if (one == NULL || other == NULL)
         return err_set(err, -ENOMEM, FAULT_HOST, "make a job"); /* placeholders have been checked */
-    if (!str_eq(one, other))
-        return 0;
-    return err_set(
-        err, -EINVAL, FAULT_CALLER,
-        "stderr: '%.120s' is where stdout goes too, expected two places, or {stream} in the name",
-        errout);
+
+    struct others others = {
+        .shown = sink_list_is(spec->stderr_sink.bytes) ? NULL : spec->stderr_sink.bytes,
+        .list = other,
+        .err = err,
+    };
+    return sink_list_each(one, compare_all, &others);
 }
 
 static const char *kind_of_json(const json_t *json)

@@ -76,7 +76,8 @@ struct spec {
     size_t env_count;
     struct spec_str cwd; /* bytes NULL = the attempt's fresh directory */
     char *user, *group;  /* NULL = the worker's own */
-    struct spec_str stdin_src, stdout_sink, stderr_sink; /* URLs; stdin bytes NULL = /dev/null */
+    struct spec_str stdin_src, stdout_sink,
+        stderr_sink; /* URLs; stdin bytes NULL = /dev/null; the others may be lists (sink_list.h) */
 
     enum spec_frame frame;
     int64_t frame_max_bytes;
@@ -132,6 +133,7 @@ enum opt_type {
     OPT_ARGV,     /* array of strings or {"b64"} */
     OPT_INTS,     /* array of integers */
     OPT_JSON,     /* any value */
+    OPT_SINKS,    /* text, or an array of it (sink_list.h); on the command line repeated */
 };
 
 struct spec_option {

@@ -115,6 +115,19 @@ static int add_variable(json_t *job, json_t *variable)
     return json_object_update(env, variable) < 0 ? -ENOMEM : 0;
 }
 
+/* The second one makes a list of both. */
+static int add_sink(json_t *job, const char *key, json_t *value)
+{
+    json_t *old = json_object_get(job, key);
+
+    if (old == NULL)
+        return json_object_set(job, key, value) < 0 ? -ENOMEM : 0;
+    if (json_is_array(old))
+        return json_array_append(old, value) < 0 ? -ENOMEM : 0;
+    json_t *list = json_pack("[O, O]", old, value);
+    return list == NULL || json_object_set_new(job, key, list) < 0 ? -ENOMEM : 0;
+}
+
 int spec_set_flag(json_t *job, const char *flag, const char *text, struct mandor_err *err)
 {
     SCOPED_JSON *value = NULL;
@@ -137,6 +150,8 @@ int spec_set_flag(json_t *job, const char *flag, const char *text, struct mandor
         return option_wrap(err, r, dashed);
     }
 
-    r = option->type == OPT_ENV ? add_variable(job, value) : set_at(job, row, json_incref(value));
+    r = option->type == OPT_ENV     ? add_variable(job, value)
+        : option->type == OPT_SINKS ? add_sink(job, option->key, value)
+                                    : set_at(job, row, json_incref(value));
     return r < 0 ? err_set(err, r, FAULT_HOST, "set --%s", flag) : 0;
 }

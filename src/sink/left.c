@@ -17,8 +17,9 @@ char *left_path(const struct sink_target *target, int *ret_result)
     if (target->journal_dir == NULL)
         return NULL;
     SCOPED_FREE char *id = tempfile_encode(target->job_id == NULL ? "run" : target->job_id);
-    if (id != NULL && asprintf(&path, "%s/%s.%" PRId64 ".%s" LEFT_SUFFIX, target->journal_dir, id,
-                               target->attempt, target->stream) < 0)
+    if (id != NULL &&
+        asprintf(&path, "%s/%s.%" PRId64 ".%s" LEFT_SUFFIX, target->journal_dir, id,
+                 target->attempt, target->trace == NULL ? target->stream : target->trace) < 0)
         path = NULL;
     if (path == NULL)
         *ret_result = -ENOMEM;

@@ -24,7 +24,9 @@ struct sink_target {
     const char *url;    /* expanded: "auto:", "file:/a/b", "null:", "inherit:" */
     const char *job_id; /* for names of temporary files */
     int64_t attempt;
-    const char *stream;   /* "stdout" or "stderr" */
+    const char *stream; /* "stdout" or "stderr" */
+    const char *
+        trace; /* what names of temporary files have in place of stream, where a stream has several sinks; NULL = stream */
     const char *data_dir; /* where auto: spills: <data_dir>/output/<id>/<attempt>.<stream> */
     const char *
         journal_dir; /* open temporary files are noted here, see sink_sweep(); NULL = no journal (run) */

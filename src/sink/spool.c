@@ -44,7 +44,8 @@ int spool_init(struct spool *spool, struct sink *sink, const struct sink_target 
     if (spool->known_dir == NULL)
         return -ENOMEM;
     return tempfile_init(&spool->file, path, target->job_id == NULL ? "run" : target->job_id,
-                         target->attempt, target->stream, target->journal_dir);
+                         target->attempt, target->trace == NULL ? target->stream : target->trace,
+                         target->journal_dir);
 }
 
 void spool_done(struct spool *spool)

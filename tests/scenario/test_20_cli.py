@@ -116,7 +116,7 @@ def test_bash_completes_the_values_of_an_option(mandor, tmp_path):
     assert words("mandor", "add", "--frame", "=", "li") == ["lines"]
     assert words("mandor", "ls", "--state", "c") == ["completed", "cancelled"]
     assert words("mandor", "help", "do") == ["doctor"]
-    assert words("mandor", "ca") == ["cancel"]
+    assert words("mandor", "can") == ["cancel"]
     assert "--timeout" in words("mandor", "run", "--ti")
 
 

@@ -48,6 +48,22 @@ static void writes(const struct spec *spec, const char *want)
     free(text);
 }
 
+TEST(several_sinks_are_a_list_and_come_back_as_one)
+{
+    struct spec *spec = NULL;
+    struct mandor_err why = { 0 };
+    SCOPED_JSON *job = json_pack("{s:[s], s:[s, s], s:s}", "exec", "x", "stdout", "file:/a",
+                                 "drop=1M:null:", "stderr", "spill=64K:file:/b");
+
+    ck_assert_msg(spec_from_json(job, NULL, &spec, &why) == 0, "%s", why.msg);
+    ck_assert_str_eq(spec->stdout_sink.bytes, "fan:\nfile:/a\ndrop=1M:null:");
+    ck_assert_str_eq(spec->stderr_sink.bytes, "fan:\nspill=64K:file:/b");
+    SCOPED_FREE char *text = spec_to_text(spec);
+    ck_assert_ptr_nonnull(strstr(text, "\"stdout\":[\"file:/a\",\"drop=1M:null:\"]"));
+    ck_assert_ptr_nonnull(strstr(text, "\"stderr\":[\"spill=64K:file:/b\"]"));
+    spec_free(spec);
+}
+
 TEST(two_streams_need_two_places)
 {
     refused(
