@@ -287,6 +287,48 @@ void help_man(const struct cli_command *command)
 
 /* ---- completion ---- */
 
+/* What may stand behind an option, "a|b|c", or NULL. */
+static const char *words_of(const struct row *row)
+{
+    static char states[128];
+
+    if (row->choices != NULL)
+        return row->choices;
+    if (str_eq(row->name, "completion"))
+        return "bash|zsh|fish";
+    if (!str_eq(row->name, "state"))
+        return NULL;
+    states[0] = '\0';
+    for (int state = 0; state < JOB_STATES; state++) {
+        size_t len = strlen(states);
+        (void)snprintf(states + len, sizeof states - len, "%s%s", state > 0 ? "|" : "",
+                       job_state_name((enum job_state)state));
+    }
+    return states;
+}
+
+/* Is a path likely there? */
+static bool wants_file(const struct row *row)
+{
+    static const char *const args[] = { "FILE", "DIR", "SRC", "SINK", "PATH", "FILE|-" };
+
+    for (size_t i = 0; row->arg != NULL && i < ARRAY_LEN(args); i++)
+        if (str_eq(row->arg, args[i]))
+            return true;
+    return false;
+}
+
+/* What a command takes beside options. */
+static bool runs_command(const struct cli_command *command)
+{
+    return (command->takes & TAKES_COMMAND) != 0;
+}
+
+static bool takes_files(const struct cli_command *command)
+{
+    return str_eq(command->name, "wheels") || str_eq(command->name, "cat");
+}
+
 static void print_word(const struct row *row, void *arg)
 {
     (void)arg;
@@ -296,11 +338,13 @@ static void print_word(const struct row *row, void *arg)
 /* The values that a word behind an option may have: "--frame) words=... ;;". */
 static void bash_choices(const struct row *row, void *arg)
 {
+    const char *words = words_of(row);
+
     (void)arg;
-    if (row->choices == NULL)
+    if (words == NULL)
         return;
     (void)printf("    --%s) words=\"", row->name);
-    for (const char *p = row->choices; *p != '\0'; p++)
+    for (const char *p = words; *p != '\0'; p++)
         (void)putchar(*p == '|' ? ' ' : *p);
     out_line("\" ;;");
 }
@@ -309,11 +353,9 @@ static void bash_values(void)
 {
     out_line("    words=\n    case $prev in");
     each_job(cli_find_command("add"), bash_choices, NULL);
-    (void)printf("    --state|-s) words=\"");
-    for (int state = 0; state < JOB_STATES; state++)
-        (void)printf(" %s", job_state_name((enum job_state)state));
+    each_own(cli_find_command("ls"), bash_choices, NULL);
+    each_own(cli_find_command("help"), bash_choices, NULL);
     out_line(
-        "\" ;;\n    --completion) words=\"bash zsh fish\" ;;\n"
         "    --config|--from) COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n    esac\n"
         "    [[ -n $words ]] && { COMPREPLY=($(compgen -W \"$words\" -- \"$cur\")); return; }");
 }
@@ -383,10 +425,11 @@ static void zsh_option(const struct row *row, void *arg)
     if (row->arg != NULL) {
         (void)fputs(":", stdout);
         print_quoted(row->arg, "[]:\\");
-        if (row->choices == NULL)
-            (void)fputs(":_files", stdout);
+        const char *words = words_of(row);
+        if (words != NULL)
+            print_choices(words, ":(", ")");
         else
-            print_choices(row->choices, ":(", ")");
+            (void)fputs(wants_file(row) ? ":_files" : ": ", stdout);
     }
     (void)fputs("' \\\n", stdout);
 }
@@ -396,21 +439,29 @@ static void complete_zsh(void)
     size_t count;
     const struct cli_command *all = cli_commands(&count);
 
-    out_line("#compdef mandor\n_mandor() {\n  local -a commands=(");
+    out_line("#compdef mandor\n_mandor() {\n  local -a subcommands=(");
     for (size_t i = 0; i < count; i++) {
         (void)printf("    '%s:", all[i].name);
         print_quoted(all[i].summary, ":\\");
         out_line("'");
     }
-    out_line("  )\n  if (( CURRENT == 2 )); then _describe command commands; return; fi\n"
+    out_line("  )\n  if (( CURRENT == 2 )); then _describe command subcommands; return; fi\n"
              "  local command=$words[2]\n  words=(\"${words[@]:1}\"); (( CURRENT-- ))\n"
+             "  local -i dashes=${words[(i)--]}\n"
+             "  if (( dashes < CURRENT )); then # a command line of its own\n"
+             "    words=(\"${(@)words[dashes+1,-1]}\"); (( CURRENT -= dashes )); _normal; return\n"
+             "  fi\n"
              "  case $command in");
     for (size_t i = 0; i < count; i++) {
         out_line("    %s) _arguments -S \\", all[i].name);
         each_own(&all[i], zsh_option, NULL);
         each_job(&all[i], zsh_option, NULL);
-        out_line("      '*::arguments:%s' ;;",
-                 (all[i].takes & TAKES_COMMAND) != 0 ? "_normal" : "_files");
+        if (str_eq(all[i].name, "help"))
+            out_line("      '1:command:(${subcommands%%%%:*})' ;;");
+        else
+            out_line("      '*:%s' ;;", runs_command(&all[i])  ? ":arguments:_normal"
+                                        : takes_files(&all[i]) ? "argument:_files"
+                                                               : "argument: ");
     }
     out_line("  esac\n}\n_mandor \"$@\"");
 }
@@ -419,13 +470,16 @@ static void fish_option(const struct row *row, void *arg)
 {
     const struct cli_command *command = arg;
 
-    (void)printf("complete -c mandor -n '__fish_seen_subcommand_from %s' -l %s", command->name,
-                 row->name);
+    const char *words = words_of(row);
+
+    (void)printf("complete -c mandor -n '__mandor_in %s' -l %s", command->name, row->name);
     if (row->letter != '\0')
         (void)printf(" -s %c", row->letter);
-    if (row->choices != NULL)
-        print_choices(row->choices, " -xa '", "'");
-    (void)printf("%s -d '", row->arg != NULL && row->choices == NULL ? " -r" : "");
+    if (words != NULL)
+        print_choices(words, " -xa '", "'");
+    else if (row->arg != NULL)
+        (void)fputs(wants_file(row) ? " -r" : " -x", stdout);
+    (void)fputs(" -d '", stdout);
     print_quoted(row->help, "");
     out_line("'");
 }
@@ -435,11 +489,34 @@ static void complete_fish(void)
     size_t count;
     const struct cli_command *all = cli_commands(&count);
 
-    out_line("# fish completion for mandor");
+    out_line(
+        "# fish completion for mandor\n"
+        "function __mandor_in\n"
+        "    set -l words (commandline -opc)\n"
+        "    test (count $words) -gt 1; and test \"$words[2]\" = $argv[1]; and not contains -- "
+        "-- $words\n"
+        "end\n"
+        "function __mandor_after_dashes\n"
+        "    contains -- -- (commandline -opc)\n"
+        "end\n"
+        "function __mandor_command\n"
+        "    set -l words (commandline -opc)\n"
+        "    set -e words[1..(contains -i -- -- $words)]\n"
+        "    complete -C (string join ' ' -- (string escape -- $words) (commandline -ct))\n"
+        "end\n"
+        "complete -c mandor -n __mandor_after_dashes -xa '(__mandor_command)'");
     for (size_t i = 0; i < count; i++) {
         (void)printf("complete -c mandor -n __fish_use_subcommand -f -a %s -d '", all[i].name);
         print_quoted(all[i].summary, "");
         out_line("'");
+        if (runs_command(&all[i]))
+            out_line("complete -c mandor -n '__mandor_in %s' -a '(__fish_complete_subcommand "
+                     "--fcs-skip=2)'",
+                     all[i].name);
+        else if (!takes_files(&all[i]))
+            out_line("complete -c mandor -n '__mandor_in %s' -f", all[i].name);
+        for (size_t j = 0; str_eq(all[i].name, "help") && j < count; j++)
+            out_line("complete -c mandor -n '__mandor_in help' -a %s", all[j].name);
         each_own(&all[i], fish_option, (void *)(uintptr_t)&all[i]);
         each_job(&all[i], fish_option, (void *)(uintptr_t)&all[i]);
     }

@@ -120,6 +120,49 @@ def test_bash_completes_the_values_of_an_option(mandor, tmp_path):
     assert "--timeout" in words("mandor", "run", "--ti")
 
 
+COMPLETIONS = [  # what is typed, and what must be among the offers
+    ("mandor ls --state comp", b"completed"),
+    ("mandor add --frame nets", b"netstring"),
+    ("mandor work --concurr", b"--concurrency"),
+    ("mandor help doc", b"doctor"),
+    ("mandor run --timeout 5s -- printen", b"printenv"),
+]
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="no fish here")
+def test_fish_completes_commands_options_values_and_the_jobs_own_command(mandor, tmp_path):
+    script = tmp_path / "mandor.fish"
+    script.write_bytes(mandor.ok("help", "--completion", "fish").out)
+
+    def offers(typed):
+        done = subprocess.run(["fish", "--no-config", "-c", 'source $argv[1]; complete -C $argv[2]', str(script), typed],
+                              capture_output=True, env={**os.environ, "HOME": str(tmp_path)}, cwd=tmp_path, timeout=60)
+        return done.stdout
+    for typed, expected in COMPLETIONS:
+        assert expected in offers(typed), typed
+    assert offers("mandor show ") == b"" and offers("mandor ls --queue ") == b""  # neither is a file
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh here")
+def test_zsh_completes_commands_options_values_and_the_jobs_own_command(mandor, tmp_path):
+    (tmp_path / "_mandor").write_bytes(mandor.ok("help", "--completion", "zsh").out)
+    ours, theirs = pty.openpty()
+    shell = subprocess.Popen(["zsh", "-f", "-i"], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, cwd=tmp_path,
+                             env={**os.environ, "TERM": "dumb", "HOME": str(tmp_path)})
+    os.close(theirs)
+    try:
+        os.write(ours, f"unsetopt zle_bracketed_paste; PS1='r''eady> '; fpath=({tmp_path} $fpath); autoload -Uz compinit; compinit -D -u\n".encode())
+        read_until(ours, b"ready> ", 30)
+        for typed, expected in COMPLETIONS:
+            os.write(ours, typed.encode() + b"\t")
+            read_until(ours, expected, 30)  # put in, or in the list
+            os.write(ours, b"\x15")  # an empty line again
+    finally:
+        shell.kill()
+        shell.wait()
+        os.close(ours)
+
+
 def test_check_says_what_would_be_served(mandor):
     config = mandor.tmp / "check.yaml"
     config.write_text("queues: {a: {weight: 3, concurrency: 2}, b: {}}\npools: {p: {command: [sh], size: {min: 1, max: 3}}}\n")
