@@ -109,7 +109,8 @@ int wheels_helper_ask(json_t *request, json_t **ret, struct mandor_err *err)
 {
     json_t *target = json_pack("{s:s, s:s, s:s, s:s}", "python", WHEEL_PYTHON, "full_version",
                                WHEEL_PYTHON_FULL, "abi", WHEEL_ABI, "platform", WHEEL_PLATFORM);
-    if (target == NULL || json_object_set_new(request, "target", target) < 0)
+    if (target == NULL || json_object_set_new(request, "target", target) < 0 ||
+        json_object_set_new(request, "parent", json_integer(getpid())) < 0)
         return err_set(err, -ENOMEM, FAULT_HOST, "ask python3");
 
     SCOPED_FREE char *text = json_text(request);

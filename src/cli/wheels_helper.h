@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 
-/* request: {"do": "fetch" or "inspect", …}; "target" is added.  *ret is a new reference, an object.
+/* request: {"do": "fetch" or "inspect", …}; "target" and "parent" are added.  *ret is a new reference, an object.
  * Returns 0, or -errno with *err when there is no python3 or it does not answer. */
 MUST_CHECK int wheels_helper_ask(json_t *request, json_t **ret, struct mandor_err *err);
 

@@ -111,7 +111,8 @@ bool python_runtime_offers(const struct python_runtime *runtime, const char *pac
 
     if (requirement_parse(package, &want, NULL) < 0)
         return false;
-    for (char *const *at = runtime->packages; at != NULL && *at != NULL && !found; at++)
+    bool plain = want.rest[0] == '\0'; /* the store decides the version */
+    for (char *const *at = runtime->packages; plain && at != NULL && *at != NULL && !found; at++)
         if (requirement_parse(*at, &have, NULL) == 0) {
             found = covers(&have, &want);
             requirement_done(&have);

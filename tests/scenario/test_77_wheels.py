@@ -165,8 +165,8 @@ def test_pips_own_settings_are_respected(mandor, index, store):
 
 @pytest.mark.parametrize("fault, says", [("wrong hash", "DO NOT MATCH THE HASHES"), ("cut", ""), ("500", "500")])
 def test_an_index_that_fails_leaves_the_store_as_it_was(mandor, index, store, fault, says):
-    wheel(index.folder, "good")
-    ok(mandor, "add", "good")
+    good = wheel(mandor.tmp, "good")
+    ok(mandor, "import", str(good))
     before = files(store)
     wheel(index.folder, "app", requires=["lib"])
     lib = wheel(index.folder, "lib", files={"lib.py": "x = 1\n" * 1000, "data.bin": os.urandom(50_000)})
@@ -339,8 +339,8 @@ def test_wheels_cut_anywhere_are_refused_and_never_crash_the_look(mandor, store)
 
 
 def test_kill_9_while_fetching_leaves_the_store_good_and_nothing_behind_for_long(mandor, index, store):
-    wheel(index.folder, "good")
-    ok(mandor, "add", "good")
+    good = wheel(mandor.tmp, "good")
+    ok(mandor, "import", str(good))
     before = files(store)
     slow = wheel(index.folder, "slow", files={"slow.py": "", "data.bin": os.urandom(100_000)})
     index.faults[slow.name] = "stall"
@@ -348,11 +348,11 @@ def test_kill_9_while_fetching_leaves_the_store_good_and_nothing_behind_for_long
     assert index.stalled.wait(20)
     proc.send_signal(signal.SIGKILL)
     proc.wait()
+    wait_for(lambda: not mandor.cell.pids(), 20, "the end of pip")
     index.go_on.set()
     assert versions(mandor) == {"good": "1.0"} and sound(mandor)
     index.faults.clear()
-    wait_for(lambda: not mandor.cell.pids(), 20, "the end of pip")
-    ok(mandor, "add", "good")
+    ok(mandor, "import", str(good))
     assert files(store) == before, "the next change sweeps"
 
 

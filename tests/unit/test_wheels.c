@@ -8,6 +8,7 @@
 #include "lib/unit.h"
 #include "os/tree.h"
 #include "python/digest.h"
+#include "python/runtime.h"
 #include "python/store.h"
 
 #define ABC_SHA256 "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
@@ -85,6 +86,20 @@ TEST(names_are_brought_to_one_form_and_extras_are_taken_apart)
                                        "a[x", "a[x,]", "[x]", "\xc3\xa9" };
     for (size_t i = 0; i < ARRAY_LEN(odd); i++)
         ck_assert_msg(requirement_parse(odd[i], &requirement, &err) == -EINVAL, "'%s'", odd[i]);
+}
+
+TEST(a_runtime_offers_what_it_names_in_any_spelling)
+{
+    const struct python_runtime runtime = { .packages = (char *[]){ "Foo_Bar[X,y]", "b", NULL } };
+    const struct python_runtime empty = { .packages = NULL };
+    static const char *const offered[] = { "foo-bar", "FOO.bar[x]", "foo-bar[Y, x]", "B" };
+    static const char *const other[] = { "foo", "foo-bar[z]", "b[x]", "b>=1", "", "b c" };
+
+    for (size_t i = 0; i < ARRAY_LEN(offered); i++)
+        ck_assert_msg(python_runtime_offers(&runtime, offered[i]), "%s", offered[i]);
+    for (size_t i = 0; i < ARRAY_LEN(other); i++)
+        ck_assert_msg(!python_runtime_offers(&runtime, other[i]), "%s", other[i]);
+    ck_assert(!python_runtime_offers(&empty, "b"));
 }
 
 TEST(tags_fit_the_pinned_pyodide_or_do_not)

@@ -19,6 +19,7 @@ import io
 import json
 import os
 import re
+import signal
 import stat
 import struct
 import sys
@@ -459,6 +460,17 @@ def prefer(ranks):
         *theirs(self, candidate), ranks.get(urllib.parse.unquote(candidate.link.url_without_fragment), 0))
 
 
+def end_with(parent):
+    """Have the kernel end this process when the one that started it ends (prctl(2), PR_SET_PDEATHSIG)."""
+    try:
+        import ctypes
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    except (ImportError, AttributeError, OSError):
+        return  # then it goes on to its end, and what it fetched is swept
+    if os.getppid() != parent:
+        os._exit(125)
+
+
 def pip_process(arguments, target, ranks, output):
     """In a process of its own: pip, with the target's answers to markers."""
     os.dup2(output, 1)
@@ -473,10 +485,12 @@ def pip_process(arguments, target, ranks, output):
 def run_pip(arguments, target, ranks):
     """(exit code, what it said)."""
     output, theirs = os.pipe()
+    ours = os.getpid()
     child = os.fork()
     if child == 0:
         code = 125
         try:
+            end_with(ours)
             os.close(output)
             code = pip_process(arguments, target, ranks, theirs)
         except BaseException as why:  # the parent says it
@@ -677,6 +691,7 @@ def fetch(request):
 
 def main():
     request = json.load(sys.stdin)
+    end_with(request["parent"])
     try:
         answer = {"fetch": fetch, "inspect": inspect}[request["do"]](request)
     except Refused as why:
