@@ -263,7 +263,7 @@ static void end_answered(struct bullmq_queue *queue, struct bullmq_end *end, int
         bullmq_held_free(let_go(mq, end->lease_id));
     if (end->req != NULL)
         bullmq_answer(mq, end->req, code < 0 ? -ESTALE : 0);
-    queue->dry = false; /* what its end set free may be ours to take */
+    queue->dry = false;
     bullmq_end_free(end);
 }
 
@@ -483,6 +483,7 @@ static void on_stepped(void *arg, int result, const redisReply *reply, const str
         return;
     }
     size_t i = 0;
+    bool look = queue->dry && step->lease == NULL;
     LIST_FOREACH(end, &step->ends, struct bullmq_end, node) {
         list_remove(&end->node);
         end_answered(queue, end, bullmq_reply_int(reply->element[0], i++));
@@ -490,6 +491,8 @@ static void on_stepped(void *arg, int result, const redisReply *reply, const str
     if (step->lease != NULL)
         jobs_answered(step, reply);
     step_over(step);
+    if (look) /* what the ends set free may be ours to take */
+        broker_woken(queue->mq->broker);
 }
 
 static void add_end(struct bullmq_args *args, const struct bullmq_end *end)

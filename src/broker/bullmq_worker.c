@@ -212,6 +212,7 @@ static void on_fenced(void *arg, int result, const redisReply *reply, const stru
         bullmq_fail(fence->mq, fence->req, result, err);
     else
         bullmq_answer(fence->mq, fence->req, bullmq_reply_int(reply, 0) > 0 ? 0 : -ESTALE);
+    fence->req->begin_settle.left_ms = fence->mq->lock_ms;
     free(fence);
 }
 

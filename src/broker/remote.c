@@ -12,7 +12,8 @@
 #include "broker/store.h"
 
 #define TEXT_MAX 8192
-#define YOUNG_S  5 /* a worker makes its lock file and then locks it: leave those two steps alone */
+#define YOUNG_S \
+    5 /* a worker makes its lock file, locks it and then writes into it: leave the first two steps alone */
 
 /* ---- directories ---- */
 
@@ -79,7 +80,7 @@ static int take_dead_lock(int run_fd, const char *name)
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
         return -1;
     int64_t age_s = clock_wall_ms() / 1000 - st.st_mtim.tv_sec;
-    if ((age_s >= 0 && age_s < YOUNG_S) || flock(fd, LOCK_EX | LOCK_NB) < 0)
+    if ((st.st_size == 0 && age_s >= 0 && age_s < YOUNG_S) || flock(fd, LOCK_EX | LOCK_NB) < 0)
         return -1;
     return STEAL_FD(fd);
 }

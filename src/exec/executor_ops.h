@@ -29,6 +29,9 @@ const struct execution_events *execution_events(const struct execution *executio
 void *execution_arg(const struct execution *execution);
 void execution_closed(struct execution *execution);
 
+/* Takes the place of the executor of its kind; NULL but in programs of bench/. */
+extern const struct executor_ops *executor_bench;
+
 extern const struct executor_ops executor_process, executor_pool, executor_python;
 
 #endif

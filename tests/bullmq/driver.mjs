@@ -3,10 +3,11 @@
 // code is the body of an async function.  It sees: bullmq (the package), r (a plain connection), queue(name, opts), events(name, opts),
 // worker(name, fn, opts), flow(opts), sleep(ms), until(fn, ms).  What was opened is closed by {id, close: true}.
 import { createInterface } from "node:readline";
+import { createRequire } from "node:module";
 import Redis from "ioredis";
 
 const [major, port] = process.argv.slice(2);
-const bullmq = await import(`bullmq${major}`);
+const bullmq = await import(major === "6" ? "bullmq" : `bullmq${major}`);
 const connection = { host: "127.0.0.1", port: Number(port), maxRetriesPerRequest: null };
 const r = new Redis(connection);
 let opened = [];
@@ -35,12 +36,13 @@ const until = async (fn, ms = 15000) => {
   }
 };
 const AsyncFunction = (async () => {}).constructor;
-const names = { bullmq, connection, r, kept, keep, queue, worker, flow, events, sleep, until };
+const here = createRequire(createRequire(import.meta.url).resolve(major === "6" ? "bullmq" : "bullmq5")); // what the package itself uses
+const names = { here, bullmq, connection, r, kept, keep, queue, worker, flow, events, sleep, until };
 
 async function closeAll() {
   const list = opened;
   opened = [];
-  await Promise.all(list.map((it) => Promise.race([it.close(...(it instanceof bullmq.Worker ? [true] : [])), sleep(2000)]).catch(() => {})));
+  await Promise.all(list.map((it) => Promise.race([it.close(...(it instanceof bullmq.Worker ? [true] : [])), sleep(200)]).catch(() => {})));
   for (const key of Object.keys(kept)) delete kept[key];
 }
 
@@ -55,6 +57,7 @@ async function answer(line) {
 }
 
 process.on("unhandledRejection", () => {}); // of connections that a test cuts
+
 createInterface({ input: process.stdin })
   .on("line", async (line) => console.log(JSON.stringify(await answer(line))))
   .on("close", () => process.exit(0));

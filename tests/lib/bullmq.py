@@ -22,7 +22,7 @@ def missing():
     for program in ("redis-server", "node"):
         if shutil.which(program) is None:
             return f"{program} is not installed"
-    if not (HERE / "node_modules" / "bullmq6").is_dir():
+    if not (HERE / "node_modules" / "bullmq").is_dir():
         return "tests/bullmq is not installed: script/bootstrap test"
     return ""
 

@@ -385,7 +385,7 @@ def test_a_job_may_leave_nothing(bench):
         value = bench.js("""const e = await events(NAME);
             const job = await q.add('n', data, { removeOnComplete: true });
             return [await job.waitUntilFinished(e, 10000), await r.exists(K(job.id)), await r.zcard(K('completed')), job.id];""",
-            data=sh(say(result="gone")))
+            data=sh("sleep 0.3; " + say(result="gone")))
         assert value[:3] == ["gone", 0, 0]
         assert bench.events("completed")[0][1]["returnvalue"] == '"gone"'
 
@@ -536,3 +536,445 @@ def test_a_job_speaks_while_it_runs(bench):
             const now = await q.getJob(job.id);
             return [seen, now.progress, now.data, await q.getJobLogs(job.id)];""", data=sh(script))
         assert got == [[42, {"half": True}], {"half": True}, {"new": 1}, {"logs": ["two", "three"], "count": 2}]
+
+
+# ---- flows ------------------------------------------------------------------------------------------------------------------
+
+FLOW = """const f = flow({ prefix: PREFIX });
+    const tree = await f.add(spec);
+    const walk = (node, out = {}) => { out[node.job.name] = node.job.id; for (const child of node.children ?? []) walk(child, out); return out; };
+    return walk(tree);"""
+
+
+def node(bench, name, script, *children, queue=None, **opts):
+    return {"name": name, "queueName": queue or bench.name, "data": sh(script), "opts": opts, "children": list(children)}
+
+
+def test_children_run_before_their_parent(bench):
+    """[38] Over two queues; the values are there for the parent, and its queue hears first."""
+    other = bench.name + "-o"
+    bench.configure(bench.name, other)
+    with bench.worker(queues=(bench.name, other)):
+        ids = bench.js(FLOW, spec=node(bench, "parent", say(result="p"), node(bench, "one", say(result=1)),
+                                       node(bench, "two", say(result={"n": 2}), queue=other)))
+        bench.wait_state(ids["parent"], "completed")
+        values = bench.js("return await (await q.getJob(id)).getChildrenValues();", id=ids["parent"])
+        assert values == {f"bull:{bench.name}:{ids['one']}": 1, f"bull:{other}:{ids['two']}": {"n": 2}}
+        assert bench.keys(f"{ids['parent']}:dependencies") == [None]
+        events = bench.events()
+        released = events.index(("waiting", {"jobId": ids["parent"], "prev": "waiting-children"}))
+        assert released < max((i for i, (name, f) in enumerate(events) if name == "active"), default=0)
+
+
+def test_a_failed_child_fails_its_parents(bench):
+    """[39] Three levels; only the child ran."""
+    with bench.worker():
+        ids = bench.js(FLOW, spec=node(bench, "g", "true", node(bench, "p", "true", node(bench, "c", "echo bad >&2; exit 3", failParentOnFailure=True),
+                                                                failParentOnFailure=True)))
+        bench.wait_state(ids["g"], "failed")
+        key = lambda name: f"bull:{bench.name}:{ids[name]}"
+        assert bench.hash(ids["c"])["failedReason"] == "exit code 3"
+        assert bench.hash(ids["p"])["failedReason"] == f"child {key('c')} failed"
+        assert bench.hash(ids["g"])["failedReason"] == f"child {key('p')} failed"
+        unsuccessful = bench.keys(f"{ids['p']}:unsuccessful", f"{ids['g']}:unsuccessful")
+        assert [u[0] for u in unsuccessful] == [key("c"), key("p")]
+        ran = [i for i in ids.values() if "mandor" in bench.hash(i)]
+        assert ran == [ids["c"]]
+
+
+def test_policies_of_failed_children(bench):
+    """[40] Ignored, removed, continued; and none: then the parent waits for a retry."""
+    with bench.worker():
+        ids = bench.js(FLOW, spec=node(bench, "p", "true", node(bench, "c", "exit 3", ignoreDependencyOnFailure=True)))
+        bench.wait_state(ids["p"], "completed")
+        failures = bench.js("return await (await q.getJob(id)).getIgnoredChildrenFailures();", id=ids["p"])
+        assert failures == {f"bull:{bench.name}:{ids['c']}": "exit code 3"}
+
+        ids = bench.js(FLOW, spec=node(bench, "p", "true", node(bench, "c", "exit 3", removeDependencyOnFailure=True)))
+        bench.wait_state(ids["p"], "completed")
+        assert bench.keys(f"{ids['p']}:failed") == [None]
+
+        ids = bench.js(FLOW, spec=node(bench, "p", "true", node(bench, "c", "exit 3", continueParentOnFailure=True),
+                                       node(bench, "late", "true", delay=60000)))
+        wait_for(lambda: bench.hash(ids["p"]).get("ats"), 10, "the parent to start")
+        assert bench.state(ids["late"]) == "delayed"
+
+        ids = bench.js(FLOW, spec=node(bench, "p", "true", node(bench, "c", "[ $MANDOR_ATTEMPT = 2 ]")))
+        bench.wait_state(ids["c"], "failed")
+        assert bench.state(ids["p"]) == "waiting-children"
+        bench.js("await (await q.getJob(id)).retry('failed');", id=ids["c"])
+        bench.wait_state(ids["p"], "completed")
+
+
+def test_a_parent_keeps_its_delay_and_priority(bench6):
+    """[41]"""
+    with bench6.worker():
+        ids = bench6.js(FLOW, spec=node(bench6, "p", "true", node(bench6, "c", "true"), delay=300))
+        bench6.wait_state(ids["p"], "completed")
+        assert int(bench6.hash(ids["p"])["processedOn"]) >= int(bench6.hash(ids["c"])["finishedOn"]) + 300
+        bench6.js("await q.setGlobalConcurrency(1);")
+        ids = bench6.js(FLOW, spec=node(bench6, "p", "true", node(bench6, "c", "sleep 0.3"), priority=7))
+        bench6.wait_state(ids["c"], "active")
+        plain = bench6.add("true")
+        bench6.wait_state(ids["p"], "completed")
+        assert [f["jobId"] for _, f in bench6.events("active")][-2:] == [plain, ids["p"]]
+
+
+def test_a_job_with_pending_children_does_not_complete(bench6):
+    """[42] BullMQ's own words."""
+    go = bench6.mandor.tmp / "go"
+    with bench6.worker():
+        job = bench6.add(f"while [ ! -e {go} ]; do sleep 0.02; done")
+        bench6.wait_state(job, "active")
+        bench6.js("""await q.add('child', {}, { delay: 60000, parent: { id, queue: `bull:${NAME}` } });""", id=job)
+        go.touch()
+        bench6.wait_state(job, "failed")
+        assert bench6.hash(job)["failedReason"] == f"Job {job} has pending dependencies. moveToFinished"
+
+
+def test_a_removed_child_releases_its_parent(bench6):
+    """[29, 38] removeOnFail without a policy, as the contract says."""
+    with bench6.worker():
+        ids = bench6.js(FLOW, spec=node(bench6, "p", "true", node(bench6, "c", "exit 1", removeOnFail=True)))
+        bench6.wait_state(ids["p"], "completed")
+
+
+# ---- schedulers, deduplication, metrics -------------------------------------------------------------------------------------
+
+
+def test_a_schedule_goes_on(bench):
+    """[43] The next job is made when one is taken; three in all."""
+    with bench.worker():
+        bench.js("await q.upsertJobScheduler('s', { every: 300, limit: 3 }, { name: 'tick', data });", data=sh("sleep 0.05"))
+        wait_for(lambda: len(bench.events("completed")) == 3, 15)
+        runs = [f["jobId"] for _, f in bench.events("completed")]
+        stamps = [int(job.rsplit(":", 1)[1]) for job in runs]
+        assert [b - a for a, b in zip(stamps, stamps[1:])] == [300, 300] and all(job.startswith("repeat:s:") for job in runs)
+        started = [int(bench.hash(job)["processedOn"]) for job in runs]
+        assert all(at >= due for at, due in zip(started, stamps))
+        assert bench.js("return (await q.getJobScheduler('s')).iterationCount;") == 3
+        assert bench.keys("delayed")[0] in (None, [])
+
+
+def test_a_failed_run_makes_no_run_of_its_own(bench6):
+    """[43] Two attempts of the first one, and still three jobs."""
+    with bench6.worker():
+        bench6.js("await q.upsertJobScheduler('s:with:colons', { every: 400, limit: 3 }, { name: 'tick', data, opts: { attempts: 2 } });",
+                  data=sh("[ $MANDOR_ATTEMPT = 2 ]"))
+        wait_for(lambda: len(bench6.events("completed")) == 3, 20)
+        assert len({f["jobId"] for name, f in bench6.events("added")}) == 3
+        opts = json.loads(bench6.hash(bench6.events("completed")[1][1]["jobId"])["opts"])
+        assert opts["attempts"] == 2 and opts["repeat"]["count"] == 2 and opts["repeatJobKey"] == "s:with:colons"
+
+
+@pytest.mark.parametrize("pattern, zone", (
+    ("*/15 * * * * *", None), ("0 30 9 * * MON-FRI", "Europe/Berlin"), ("0 0 0 L * *", "America/New_York"), ("15 2 29 2 *", "Asia/Tokyo"),
+    ("0 12 * * 5#2", "Australia/Lord_Howe")))
+def test_the_next_time_of_a_pattern_is_that_of_the_stock_worker(bench6, pattern, zone):
+    """[44] And a scheduler that was removed while its job ran is not followed."""
+    repeat = {"pattern": pattern, **({"tz": zone} if zone else {})}
+    first = bench6.js("return (await q.upsertJobScheduler('s', repeat, { name: 'n', data })).id;", repeat=repeat, data=sh("sleep 0.2"))
+    bench6.js("await (await q.getJob(id)).promote();", id=first)
+    with bench6.worker():
+        bench6.wait_state(first, "active", "completed")
+        wait_for(lambda: len(bench6.events("added")) == 2, 5)
+        due = int(first.rsplit(":", 1)[1])
+        wanted = bench6.js("""const { CronExpressionParser } = here('cron-parser');
+            return CronExpressionParser.parse(pattern, { currentDate: new Date(due), ...(zone ? { tz: zone } : {}) }).next().getTime();""",
+            pattern=pattern, zone=zone, due=due)
+        following = bench6.events("added")[1][1]["jobId"]
+        assert following == f"repeat:s:{wanted}"
+        row = bench6.hash(following)
+        opts = json.loads(row["opts"])
+        assert opts["prevMillis"] == wanted and opts["repeat"]["pattern"] == pattern and row["rjk"] == "s"
+
+
+def test_a_removed_scheduler_is_not_followed(bench6):
+    """[44]"""
+    first = bench6.js("return (await q.upsertJobScheduler('s', { every: 60000 }, { name: 'n', data })).id;", data=sh("true"))
+    bench6.js("await r.zrem(K('repeat'), 's'); await (await q.getJob(id)).promote().catch(() => {});", id=first)
+    with bench6.worker():
+        bench6.wait_state(first, "completed")
+        assert len(bench6.events("added")) == 1
+
+
+def test_deduplication_ends_with_its_job(bench):
+    """[45] With a time to live it goes on."""
+    go = bench.mandor.tmp / "go"
+    with bench.worker():
+        hold = f"while [ ! -e {go} ]; do sleep 0.02; done"
+        add = "return (await q.add('n', data, { deduplication })).id;"
+        first = bench.js(add, data=sh(hold), deduplication={"id": "d"})
+        assert bench.js(add, data=sh(hold), deduplication={"id": "d"}) == first
+        go.touch()
+        bench.wait_state(first, "completed")
+        assert bench.keys("de:d") == [None]
+        assert bench.js(add, data=sh("true"), deduplication={"id": "d"}) != first
+        timed = bench.js(add, data=sh("true"), deduplication={"id": "t", "ttl": 60000})
+        bench.wait_state(timed, "completed")
+        assert bench.keys("de:t") == [timed]
+
+
+@pytest.mark.parametrize("end", ("exit 0", "exit 1"))
+def test_what_was_added_last_meanwhile_runs_next(bench6, end):
+    """[45] keepLastIfActive."""
+    go = bench6.mandor.tmp / "go"
+    with bench6.worker():
+        add = "return (await q.add('n', data, { deduplication: { id: 'd', keepLastIfActive: true } })).id;"
+        first = bench6.js(add, data=sh(f"while [ ! -e {go} ]; do sleep 0.02; done; {end}"))
+        bench6.wait_state(first, "active")
+        for word in ("old", "new"):
+            bench6.js(add, data=sh(say(result=word)))
+        go.touch()
+        bench6.wait_state(first, "completed" if end == "exit 0" else "failed")
+        wait_for(lambda: [f["returnvalue"] for _, f in bench6.events("completed") if f["jobId"] != first] == ['"new"'], 10)
+        assert bench6.keys("dn:d") == [None] and len(bench6.events("added")) == 2
+
+
+def test_metrics_are_counted(bench6):
+    """[46] Minutes in which nothing ended are zeros."""
+    with bench6.worker(metrics=10):
+        for _ in range(3):
+            bench6.wait_state(bench6.add("true"), "completed")
+        assert bench6.js("return (await q.getMetrics('completed')).meta.count;") == 3
+        bench6.js("const prev = Number(await r.hget(K('metrics:completed'), 'prevTS')); await r.hset(K('metrics:completed'), 'prevTS', prev - 180000);")
+        bench6.wait_state(bench6.add("true"), "completed")
+        assert bench6.keys("metrics:completed:data")[0] == ["0", "0", "3"]
+
+
+def test_the_stream_of_events_stays_short(bench6):
+    """[47]"""
+    bench6.js("kept.q = queue(NAME, { streams: { events: { maxLen: 100 } } }); await kept.q.waitUntilReady();")
+    with bench6.worker(concurrency=8):
+        bench6.js("await q.addBulk(Array.from({ length: 300 }, () => ({ name: 'n', data, opts: { removeOnComplete: true } })));", data=sh("true"))
+        wait_for(lambda: bench6.keys("id") == ["300"] and not bench6.js("return await q.getJobCountByTypes('wait', 'active');"), 30)
+        assert bench6.js("return await r.xlen(K('events'));") <= 300
+
+
+# ---- the producer, and the place --------------------------------------------------------------------------------------------
+
+
+def test_what_mandor_adds_a_stock_worker_runs(bench):
+    """[48] Every kind; the options are those that a stock producer's job shows."""
+    bench.js("await q.waitUntilReady();")
+    flags = {"plain": [], "late": ["--delay", "200ms"], "first": ["--priority", "3"],
+             "again": ["--attempts", "3", "--backoff", "fixed", "--backoff-delay", "50ms"], "once": ["--unique", "u"]}
+    ids = {name: bench.mandor.ok("add", "--queue", bench.name, *args, "--", "/bin/echo", name).lines[0].split(":", 1)[1]
+           for name, args in flags.items()}
+    assert bench.mandor.ok("add", "--queue", bench.name, "--unique", "u", "--", "true", "--json").lines
+    assert bench.keys("id") == ["6"]
+    stock = {"plain": {}, "late": {"delay": 200}, "first": {"priority": 3}, "again": {"attempts": 3, "backoff": {"type": "fixed", "delay": 50}},
+             "once": {"deduplication": {"id": "u"}}}
+    same = bench.js("""const out = {}, other = queue(NAME + '-stock');
+        for (const [name, opts] of Object.entries(stock)) {
+            const mine = (await q.getJob(ids[name])).opts, theirs = (await other.getJob((await other.add('echo', {}, opts)).id)).opts;
+            out[name] = [mine, theirs];
+        }
+        return out;""", ids=ids, stock=stock)
+    for name, (mine, theirs) in same.items():
+        mine.setdefault("attempts", 1)
+        theirs["attempts"] = max(theirs.get("attempts", 1), 1)
+        assert mine == theirs, name
+    bench.js("""const seen = [];
+        worker(NAME, async (job) => { if (job.name === 'echo' && job.opts.attempts === 3 && job.attemptsMade < 2) throw new Error('no'); return job.data.exec; });
+        await until(async () => await r.zcard(K('completed')) === 5);""")
+    rows = [bench.hash(job) for job in ids.values()]
+    assert [json.loads(row["returnvalue"])[1] for row in rows] == list(ids) and [row["name"] for row in rows] == ["echo"] * 5
+
+
+def test_prefix_and_odd_names(bench):
+    """[49] Keys are the stock ones."""
+    bench.prefix, bench.name = "{app}", "ü name"
+    bench.stock.js("await r.del(...(await r.keys('{app}:*')), 'x');")
+    bench.configure(bench.name)
+    bench.mandor.env["MANDOR_BROKER"] = bench.server.url(prefix="%7Bapp%7D")
+    with bench.mandor.worker("--broker", bench.server.url(prefix="%7Bapp%7D", name="w"), "--queue", bench.name):
+        job = bench.add(say(result=1))
+        bench.wait_state(job, "completed")
+        assert bench.js("return (await q.getWorkers()).length;") == 1
+        assert bench.mandor.ok("show", f"{bench.name}:{job}", "--json").json()["result"] == 1
+        assert [row["id"] for row in map(json.loads, bench.mandor.ok("ls", "--json").lines)] == [f"{bench.name}:{job}"]
+        assert set(bench.stock.js("return await r.keys('{app}:*');")) == {
+            f"{{app}}:ü name:{suffix}" for suffix in ("meta", "id", "events", "completed", job, "stalled-check")}
+
+
+def test_bytes_of_the_producer_reach_the_job(bench6):
+    """[7] Unicode, escaped slashes, odd numbers: the data are handed on as they were written."""
+    text = '{"u":"\\u00fc \\u2028 \\/","n":[1e300,5e-324,0.1,12345678901234567],"q":"a b\\"c"}'
+    bench6.configure(bench6.name, command=["/bin/sh", "-c", "printf %s \"$1\"", "x", "{data}"], stdout=f"file:{bench6.mandor.tmp}/{{id}}.out")
+    job = bench6.js("const job = await q.add('n', {}); await r.hset(K(job.id), 'data', text); return job.id;", text=text)
+    with bench6.worker():
+        bench6.wait_state(job, "completed")
+        got = json.loads((bench6.mandor.tmp / f"{job}.out").read_bytes())
+        assert got == json.loads(text)
+
+
+def test_data_fill_a_command(bench):
+    """The queue says what runs: any data will do, other keys are no error, and none of it is split."""
+    bench.configure(bench.name, allow_exec=False, command=["/bin/sh", "-c", 'printf \'{{"result": "%s"}\\n\' "$1" >&3', "x", "{data.url}"])
+    with bench.worker():
+        job = bench.js("return (await q.add('n', { url: 'a b; echo $HOME', other: { deep: [1] } })).id;")
+        bench.wait_state(job, "completed")
+        assert json.loads(bench.hash(job)["returnvalue"]) == "a b; echo $HOME"
+        missing = bench.js("return (await q.add('n', { other: 1 }, { attempts: 3 })).id;")
+        bench.wait_state(missing, "failed")
+        assert "url" in bench.hash(missing)["failedReason"] and bench.hash(missing)["atm"] == "1"
+
+
+def test_a_command_from_a_message_needs_leave(bench6):
+    bench6.configure(bench6.name, allow_exec=False)
+    with bench6.worker():
+        job = bench6.add("true")
+        bench6.wait_state(job, "failed")
+        assert "allow_exec" in bench6.hash(job)["failedReason"]
+
+
+# ---- the command line -------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_line_sees_and_changes_jobs(bench):
+    """ls, show, logs, cancel, rm of waiting, running and ended jobs."""
+    waiting = bench.add("true", delay=60000)
+    cancelled = bench.add("true", delay=60000)
+    name = lambda job: f"{bench.name}:{job}"
+    bench.mandor.ok("cancel", name(cancelled))
+    assert bench.mandor.ok("show", name(cancelled), "--json").json()["state"] == "cancelled"
+    assert bench.hash(cancelled)["failedReason"] == "cancelled"
+    bench.mandor.ok("rm", name(waiting))
+    assert bench.state(waiting) == "unknown"
+    with bench.worker():
+        done = bench.add("echo out; echo err >&2; " + say(result=[1]))
+        bench.wait_state(done, "completed")
+        assert bench.mandor.ok("logs", name(done), "--stdout").out == b"out\n"
+        assert bench.mandor.ok("logs", name(done), "--stderr").out == b"err\n"
+        shown = bench.mandor.ok("show", name(done), "--json").json()
+        assert shown["result"] == [1] and shown["attempt"] == 1 and shown["exit_code"] == 0 and shown["queue"] == bench.name
+        running = bench.add("sleep 60", attempts=3)
+        bench.wait_state(running, "active")
+        bench.mandor.ok("cancel", "--wait", name(running))
+        bench.wait_state(running, "failed")
+        assert bench.mandor.ok("show", name(running), "--json").json()["state"] == "cancelled"
+        rows = [json.loads(line) for line in bench.mandor.ok("ls", "--queue", bench.name, "--json").lines]
+        assert {row["id"]: row["state"] for row in rows} == {name(done): "completed", name(running): "cancelled", name(cancelled): "cancelled"}
+        counts = bench.mandor.ok("stats", "--json").json()["queues"][bench.name]
+        assert counts["completed"] == 1 and counts["failed"] == 2
+        assert bench.mandor.run("show", name("99")).code == 3
+        done_code = bench.mandor.run("wait", name(done), name(running))
+        assert done_code.code == 1
+
+
+def test_drain_ends_when_nothing_is_left(bench):
+    jobs = [bench.add("true") for _ in range(3)] + [bench.add("[ $MANDOR_ATTEMPT = 2 ]", attempts=2, backoff=200)]
+    late = bench.add("true", delay=60000)
+    bench.mandor.drain("--queue", bench.name, timeout=30)
+    assert [bench.state(job) for job in jobs] == ["completed"] * 4 and bench.state(late) == "delayed"
+
+
+def test_bull_board_lists_and_retries(bench6):
+    """[49] Its own API on top of the stock Queue."""
+    with bench6.worker(name="w"):
+        good, bad = bench6.add("true"), bench6.add("[ $MANDOR_ATTEMPT -ge 2 ]")
+        bench6.wait_state(good, "completed")
+        bench6.wait_state(bad, "failed")
+        found = bench6.js("""const { createBullBoard } = await import('@bull-board/api');
+            const { BullMQAdapter } = await import('@bull-board/api/bullMQAdapter');
+            const routes = {};
+            const server = new Proxy({}, { get: (_, name) => (arg) => { if (name === 'setApiRoutes') routes.all = arg; if (name === 'setQueues') routes.queues = arg; return server; } });
+            createBullBoard({ queues: [new BullMQAdapter(q)], serverAdapter: server });
+            const call = async (method, route, params = {}, query = {}) => {
+                const found = routes.all.find((it) => [].concat(it.method).includes(method) && [].concat(it.route).includes(route));
+                return (await found.handler({ queues: routes.queues, params, query, body: {}, headers: {} }));
+            };
+            const list = await call('get', '/api/queues', {}, { activeQueue: NAME, status: 'failed', page: '1', jobsPerPage: '10' });
+            const mine = list.body.queues.find((it) => it.name === NAME);
+            const retry = await call('put', '/api/queues/:queueName/:jobId/retry', { queueName: NAME, jobId: id });
+            return [mine.counts.completed, mine.counts.failed, mine.jobs.map((job) => [job.id, job.failedReason]), retry.status ?? 200];""", id=bad)
+        assert found[:3] == [1, 1, [[bad, "exit code 1"]]] and found[3] in (200, 204)
+        bench6.wait_state(bad, "completed")
+
+
+# ---- trouble ----------------------------------------------------------------------------------------------------------------
+
+
+def test_poison_is_put_aside(bench6):
+    """[51] An id without a hash, broken options, a key of another type."""
+    bench6.js("""await q.waitUntilReady();
+        const broken = await q.add('n', {}); await r.hset(K(broken.id), 'opts', '{broken');
+        const data = await q.add('n', {}); await r.hset(K(data.id), 'data', 'nonsense');
+        await r.rpush(K('wait'), 'ghost'); await r.set(K('odd'), 'text'); await r.rpush(K('wait'), 'odd');""")
+    good = bench6.add("true")
+    with bench6.worker() as worker:
+        bench6.wait_state(good, "completed")
+        assert bench6.wait_state("1", "failed") and bench6.wait_state("2", "failed")
+        assert "opts are no JSON" in bench6.hash("1")["failedReason"] and "no JSON" in bench6.hash("2")["failedReason"]
+        assert "ghost" in worker.stderr and bench6.keys("active", "wait") == [None, None]
+
+
+def test_cut_connections_and_flushed_scripts(bench6):
+    """[50] Nothing is lost or run twice; the worker is listed again."""
+    with bench6.worker(concurrency=4, name="w"):
+        bench6.js("await q.addBulk(Array.from({ length: 120 }, () => ({ name: 'n', data })));", data=sh("sleep 0.01"))
+        for turn in range(6):
+            wait_for(lambda: len(bench6.js("return await r.zrange(K('completed'), 0, -1);")) >= 15 * turn, 30)
+            bench6.js("""await r.script('FLUSH');
+                for (const line of (await r.client('LIST')).split('\\n')) {
+                    const name = /name=(\\S*)/.exec(line)?.[1] ?? '', id = /id=(\\d+)/.exec(line)?.[1];
+                    if (name === 'mandor' || name.includes(':w:')) await r.client('KILL', 'ID', id);
+                }""")
+        wait_for(lambda: bench6.js("return await r.zcard(K('completed'));") == 120, 60, "all jobs")
+        wait_for(lambda: bench6.js("return (await q.getWorkers()).length;") == 1, 10, "the worker to be listed")
+        failed, active = bench6.keys("failed", "active")
+        assert not failed and not active
+        twice = [f["jobId"] for _, f in bench6.events("completed")]
+        assert len(twice) == len(set(twice))
+
+
+def test_a_server_that_stops_for_a_while(mandor, tmp_path, stocks):
+    """[50] kill -STOP of Redis under load: everything ends, nothing twice."""
+    server = bullmq.Server(tmp_path)
+    stock = bullmq.Stock(6, server.port)
+    bench = bullmq.Bench(mandor, server, stock, "q")
+    try:
+        with bench.worker(concurrency=4, lock="20s"):
+            bench.js("await q.addBulk(Array.from({ length: 100 }, () => ({ name: 'n', data })));", data=sh("sleep 0.02"))
+            wait_for(lambda: bench.js("return await r.zcard(K('completed'));") > 20, 30)
+            server.proc.send_signal(signal.SIGSTOP)
+            time.sleep(5)
+            server.proc.send_signal(signal.SIGCONT)
+            wait_for(lambda: bench.js("return await r.zcard(K('completed'));") == 100, 60)
+            done = [f["jobId"] for _, f in bench.events("completed")]
+            assert len(done) == len(set(done)) == 100
+    finally:
+        stock.stop()
+        server.stop()
+
+
+@pytest.mark.limit(150)
+@pytest.mark.parametrize("count, kills", (pytest.param(200, 4, id="few"), pytest.param(5000, 60, id="many", marks=pytest.mark.soak)))
+def test_a_mixed_fleet_survives_kills(bench, count, kills):
+    """Stock workers and ours on one queue, killed at random: every job finishes."""
+    script = "sleep 0.05"
+    stock_worker = f"""import {{ Worker }} from '{'bullmq' if bench.major == 6 else 'bullmq5'}';
+        new Worker({json.dumps(bench.name)}, async () => {{ await new Promise((done) => setTimeout(done, 10)); return 'stock'; }},
+            {{ connection: {{ host: '127.0.0.1', port: {bench.server.port}, maxRetriesPerRequest: null }}, concurrency: 4, lockDuration: 1500,
+               stalledInterval: 700, maxStalledCount: 100 }});"""
+    bench.js("for (let i = 0; i < count; i += 500) await q.addBulk(Array.from({ length: Math.min(500, count - i) }, () => ({ name: 'n', data, opts: { attempts: 5 } })));",
+             count=count, data=sh(script))
+    finished = lambda: bench.js("return await r.zcard(K('completed'));")
+    with contextlib.ExitStack() as stack:
+        for turn in range(kills):
+            mine = stack.enter_context(bench.worker(concurrency=2, lock="1500ms", stalled_interval="700ms", max_stalled=100))
+            other = bench.mandor.spawn(["node", "--input-type=module", "-e", stock_worker], cwd=str(bullmq.HERE))
+            target = min(count, (turn + 1) * count // (kills + 1))
+            wait_for(lambda: finished() >= target, 120, "progress")
+            (other.kill if turn % 2 else lambda: mine.kill(guard=False))()
+            if turn % 2:
+                mine.end()
+            else:
+                other.kill()
+            other.wait()
+        stack.enter_context(bench.worker(concurrency=4, lock="1500ms", stalled_interval="700ms", max_stalled=100))
+        wait_for(lambda: finished() == count, 120, "all jobs")
+        assert not any(bench.keys("active", "wait", "failed", "delayed"))
+        values = bench.js("return (await Promise.all((await r.zrange(K('completed'), 0, -1)).map((id) => r.hget(K(id), 'returnvalue'))));")
+        assert {"null", '"stock"'} == set(values)

@@ -161,7 +161,7 @@ end
 -- id is in `active`: make it this worker's.  nil when there is no such job.
 local function prepare(id, max, duration)
     local key = P .. id
-    local job = call('HMGET', key, unpack(FIELDS))
+    local job = redis.pcall('HMGET', key, unpack(FIELDS)) -- an error: that key is something else
     if not job[1] then
         call('LREM', P .. 'active', 1, id)
         return nil
