@@ -206,6 +206,13 @@ void streams_answer(struct streams *s, struct broker_req *req, int status)
     close_when_done(s);
 }
 
+void streams_part_done(struct streams *s)
+{
+    BUG_ON(s->outstanding == 0);
+    s->outstanding--;
+    close_when_done(s);
+}
+
 void streams_fail(struct streams *s, struct broker_req *req, int status,
                   const struct mandor_err *err)
 {

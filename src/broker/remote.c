@@ -85,6 +85,17 @@ static int take_dead_lock(int run_fd, const char *name)
     return STEAL_FD(fd);
 }
 
+/* Is this the sign of a worker whose own files, its lock among them, are with another broker?  It is a link to its socket there. */
+static bool is_elsewhere(int run_fd, const char *name)
+{
+    char file[NAME_MAX + 8];
+    struct stat link, target;
+
+    (void)snprintf(file, sizeof file, "%s.live", name);
+    return fstatat(run_fd, file, &link, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(link.st_mode) &&
+           fstatat(run_fd, file, &target, 0) == 0;
+}
+
 static void sweep_one(int run_fd, const char *name, int (*empty)(const char *text, void *arg),
                       void *arg)
 {
@@ -94,7 +105,7 @@ static void sweep_one(int run_fd, const char *name, int (*empty)(const char *tex
     int lock = take_dead_lock(run_fd, name);
     SCOPED_FD lock_fd = MAX(lock, -1);
 
-    if (lock == -1)
+    if (lock == -1 || (lock == -ENOENT && is_elsewhere(run_fd, name)))
         return;
     if (lock >= 0) {
         ssize_t n = RETRY_EINTR(pread(lock_fd, text, sizeof text - 1, 0));

@@ -32,7 +32,10 @@ struct streams {
     bool closing;
     uv_timer_t pause;  /* between two XREADs */
     char event_id[48]; /* the last event that was seen */
-    char **queues;     /* whose streams are watched; NULL-terminated */
+    bool sweeping;
+    unsigned sweep_skip;
+    int64_t swept_ms;
+    char **queues; /* whose streams are watched; NULL-terminated */
 };
 
 /* ---- arguments ---- */
@@ -101,5 +104,10 @@ bool streams_worker_lives(const struct streams *s, const redisReply *row);
 
 /* streams_recover.c */
 void streams_recover(struct streams *s, struct broker_req *req);
+
+/* streams_sweep.c: remove output files of jobs that are gone, at most once a minute. */
+void streams_sweep(struct streams *s);
+/* What counted as outstanding besides requests is over. */
+void streams_part_done(struct streams *s);
 
 #endif

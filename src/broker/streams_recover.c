@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "broker/lua_scripts.h"
+#include "broker/remote.h"
 #include "broker/store.h"
 #include "broker/streams.h"
 
@@ -70,6 +71,8 @@ static void finish(struct recovery *rec)
     if (status < 0)
         req->err = rec->err;
     free(rec);
+    if (status == 0)
+        streams_sweep(s);
     streams_answer(s, req, status);
 }
 
@@ -256,6 +259,9 @@ static void look_at_peers(uv_work_t *work)
         peer->emptied = !peer->alive && rec->req->recover.empty != NULL &&
                         rec->req->recover.empty(peer->base, rec->req->recover.arg) == 0;
     }
+    /* What died before it had registered. */
+    remote_sweep(broker_data_dir(rec->s->broker), rec->s->worker, rec->req->recover.empty,
+                 rec->req->recover.arg);
 }
 
 static void remove_lock(const struct peer *peer)

@@ -184,7 +184,8 @@ static int follow_live(struct logs *logs, const char *worker, struct mandor_err 
 {
     SCOPED_BUF line = { .data = NULL };
     SCOPED(live_close) struct live *live = NULL;
-    json_t *ask = json_pack("{s:s}", "follow", logs->id);
+    json_t *ask =
+        json_pack("{s:s, s:s}", "follow", logs->id, "of", broker_data_dir(logs->client->broker));
     char *text = ask != NULL ? json_text(ask) : NULL;
     int r = text == NULL ? -ENOMEM : buf_addf(&line, "%s\n", text);
 

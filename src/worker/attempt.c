@@ -563,7 +563,7 @@ static int open_outputs(struct attempt *attempt, struct mandor_err *err)
         .own_id = own_id(attempt),
         .queue = attempt->lease.queue,
         .attempt = attempt->lease.attempt,
-        .data_dir = setup->data_dir,
+        .data_dir = attempt->source->data_dir, /* ids are the broker's */
         .journal_dir = journal,
     };
 

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/metrics.h"
 #include "worker/attempt.h"
 #include "worker/scheduler.h"
@@ -182,9 +183,9 @@ static void send_notice(struct client *client, const char *text)
     send_frame(client, LIVE_NOTICE, text, strlen(text));
 }
 
-static void follow(struct client *client, const char *id)
+static void follow(struct client *client, const char *data_dir, const char *id)
 {
-    struct attempt *attempt = worker_attempt(client->live->worker, id);
+    struct attempt *attempt = worker_attempt(client->live->worker, data_dir, id);
 
     if (client->follows_out ||
         client->follows_err) { /* its followers stand in the filters' lists */
@@ -294,7 +295,8 @@ static void serve(struct client *client, const char *line, size_t len)
 
     if (json_parse(line, len, &json, &err) == 0 &&
         json_is_string(json_object_get(json, "follow"))) {
-        follow(client, json_string_value(json_object_get(json, "follow")));
+        follow(client, json_string_value(json_object_get(json, "of")),
+               json_string_value(json_object_get(json, "follow")));
         return;
     }
     if (json_is_true(json_object_get(json, "top"))) {
@@ -371,6 +373,23 @@ static int bind_at(int dir_fd, const char *name)
     return STEAL_FD(fd);
 }
 
+/* Clients look in the directory of their broker; the socket is in that of the first one. */
+static void point_to(const struct live_server *live, bool there)
+{
+    const struct worker *worker = live->worker;
+    char path[4096];
+
+    for (size_t i = 1; i < worker->source_count; i++) {
+        (void)snprintf(path, sizeof path, "%s/run/%s" LIVE_SUFFIX, worker->sources[i].data_dir,
+                       worker->setup.name);
+        if (str_eq(path, live->path))
+            continue;
+        (void)unlink(path);
+        if (there && symlink(live->path, path) < 0)
+            log_warn("'%s': %s: jobs of that broker cannot be followed", path, strerror(errno));
+    }
+}
+
 int live_server_new(struct worker *worker, struct live_server **ret, struct mandor_err *err)
 {
     char dir[4096], name[256];
@@ -402,6 +421,7 @@ int live_server_new(struct worker *worker, struct live_server **ret, struct mand
                        "listen on the live socket"); /* fatal: the process ends */
     }
     uv_unref((uv_handle_t *)&live->server);
+    point_to(live, true);
     *ret = live;
     return 0;
 }
@@ -410,6 +430,7 @@ void live_server_close(struct live_server *live)
 {
     OBJ_CHECK(live, SERVER_MAGIC);
     (void)unlink(live->path);
+    point_to(live, false);
     LIST_FOREACH(client, &live->clients, struct client, node)
         close_client(client);
     uv_close((uv_handle_t *)&live->server, NULL);

@@ -144,9 +144,9 @@ static int empty_dead(const char *text, void *arg)
     if (sink_sweep(path, &err) < 0 && err.code != -ENOENT)
         log_warn("sweep after worker '%.*s': %s", name_len, text, err.msg);
     static const char *const kinds[] = { "live", "sock" };
-    for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
-        (void)snprintf(path, sizeof path, "%s/run/%.*s.%s", worker->setup.data_dir, name_len, text,
-                       kinds[i]);
+    for (size_t i = 0; i < ARRAY_LEN(kinds) * worker->source_count; i++) {
+        (void)snprintf(path, sizeof path, "%s/run/%.*s.%s", worker->sources[i / 2].data_dir,
+                       name_len, text, kinds[i % 2]);
         (void)unlink(path); /* usually gone already */
     }
     log_warn("worker '%.*s' had died: what it left was ended and removed", name_len, text);
@@ -196,12 +196,13 @@ struct source *source_of_queue(struct worker *worker, const char *queue)
     return NULL;
 }
 
-struct attempt *worker_attempt(const struct worker *worker, const char *id)
+struct attempt *worker_attempt(const struct worker *worker, const char *data_dir, const char *id)
 {
     struct attempt *attempt = NULL;
 
     for (size_t i = 0; i < worker->source_count && attempt == NULL; i++)
-        attempt = hash_gets(worker->sources[i].by_id, id);
+        if (data_dir == NULL || str_eq(worker->sources[i].data_dir, data_dir))
+            attempt = hash_gets(worker->sources[i].by_id, id);
     return attempt;
 }
 
@@ -514,6 +515,7 @@ static int open_sources(struct worker *worker, struct mandor_err *err)
         r = broker_open(source->url, &worker->loop, true, &source->broker, err);
         if (r < 0)
             return r;
+        source->data_dir = broker_data_dir(source->broker);
         worker->source_count++;
     }
     return 0;

@@ -50,6 +50,8 @@ struct source {
     struct worker *worker;
     const char *url, *name;
     struct broker *broker;
+    const char *
+        data_dir; /* the broker's: outputs by job id, and where its clients look for the live socket */
     bool shared;        /* others can write there: jobs run only what the configuration says */
     struct hash *by_id; /* job id → its newest attempt */
     bool registered, renewing, recovering;
@@ -99,8 +101,8 @@ void worker_check_done(struct worker *worker);
 void worker_note_phases(struct worker *worker);
 /* Ask the brokers to make due jobs ready and to take over from dead workers; then lease. */
 void worker_recover(struct worker *worker);
-/* The newest attempt of a job, whichever broker it is of; NULL = not here. */
-struct attempt *worker_attempt(const struct worker *worker, const char *id);
+/* The newest attempt of a job of the broker with that data directory (NULL = whichever); NULL = not here. */
+struct attempt *worker_attempt(const struct worker *worker, const char *data_dir, const char *id);
 /* The broker of a queue; NULL when it is not one of ours (a reload named it). */
 struct source *source_of_queue(struct worker *worker, const char *queue);
 double worker_random01(struct worker *worker);

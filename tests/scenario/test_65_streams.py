@@ -160,6 +160,23 @@ def test_a_finished_job_is_seen_although_another_read_blocks_R78(mandor, redis):
     assert ended - began <= 2  # the block is 2 s long
 
 
+def test_long_output_is_read_from_its_file_and_goes_with_its_job(mandor, redis):
+    job = mandor.add("sh", "-c", "head -c 300000 /dev/zero")
+    mandor.drain()
+    assert mandor.logs_of(job, "--stdout") == bytes(300000)
+    [directory] = (pathlib.Path(mandor.env["XDG_STATE_HOME"]) / "mandor").glob(f"streams-*/output/{job}")
+    mandor.ok("rm", job)
+    with mandor.worker():
+        wait_for(lambda: not directory.exists(), 20, "its file to go")
+
+
+def test_what_has_failed_for_good_is_told_in_a_stream_of_its_own(mandor, redis):
+    job = mandor.add("sh", "-c", "exit 7", attempts=2, backoff=FAST)
+    mandor.drain()
+    rows = redis.cli("XRANGE", f"{P}:dead:default", "-", "+").split("\n")
+    assert rows[1:5] == ["id", job, "attempt", "2"] and json.loads(rows[6])["exit_code"] == 7
+
+
 # ---- workers that end ----
 
 
@@ -185,6 +202,11 @@ def test_workers_that_are_killed_again_and_again_lose_nothing_R56(mandor, redis)
             workers[victim].proc.wait(20)
             workers[victim] = stack.enter_context(mandor.worker())
         wait_for(lambda: mandor.stats()["queues"]["default"]["completed"] == 60, 40, "all to complete")
+
+        def only_the_living():  # one that died before it had registered is seen to after some seconds
+            names = {w["name"] for w in mandor.stats()["workers"]}
+            return {m for g in mandor.cell.groups() for m in g.split("/") if m.startswith("mandor-")} <= {f"mandor-{n}" for n in names}
+        wait_for(only_the_living, 20, "what the dead left to be removed", every=0.2)
     assert set(ran(mandor)) == {f"j{i}" for i in range(60)}
     assert not (mandor.tmp / "overlap").exists()
     for job in jobs[::6]:

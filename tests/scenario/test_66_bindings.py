@@ -82,3 +82,22 @@ def test_the_kill_of_a_worker_of_two_brokers_loses_nothing(mandor):
     for url, job in ids.items():
         record = mandor.ok("show", job, "--json", "--broker", url).json()
         assert (record["state"], record["attempt"]) == ("completed", 2), record
+
+
+def test_long_outputs_and_followers_of_the_same_id_are_kept_apart(mandor):
+    one, two = f"sqlite:{mandor.tmp}/one.db", f"sqlite:{mandor.tmp}/two.db"
+    configure(mandor, concurrency=2, queues={"a": {"broker": one}, "b": {"broker": two}})
+    for url, queue in ((one, "a"), (two, "b")):
+        script = (f"until test -e {mandor.tmp}/go; do echo {queue * 4}; sleep 0.05; done; head -c 200000 /dev/zero | tr '\\0' {queue}; "
+                  "echo; echo end")
+        mandor.ok("add", "--broker", url, "--queue", queue, "--", "sh", "-c", script)
+    with mandor.worker():
+        with mandor.background("logs", "-f", "1", "--broker", two) as follower:
+            wait_for(lambda: "bbbb" in follower.stderr, 20, "the follower to see its job")
+            (mandor.tmp / "go").touch()
+            follower.wait()
+            assert "aaaa" not in follower.stderr and follower.stderr.rstrip().endswith("end")
+        for url, queue in ((one, "a"), (two, "b")):
+            mandor.ok("wait", "1", "--broker", url)
+            lines = mandor.ok("logs", "1", "--broker", url).lines
+            assert set(lines[:-2]) == {queue * 4} and lines[-2:] == [queue * 200000, "end"]

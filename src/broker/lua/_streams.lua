@@ -8,6 +8,7 @@
 --   P:z:<queue>:waiting, :active (score id)   :due (retries), :later (a user's delay) (score ms)   :completed, :failed, :cancelled (score ms)
 --   P:ids:<queue>        all jobs                        P:leases              active jobs, score: the lease's end by this server's clock
 --   P:e:<queue>          entries of other producers that are being run -> id
+--   P:dead:<queue>       stream: jobs that have failed for good, with their record
 --   P:workers, P:w:<name>, P:alive                       P:events              stream that wakes workers
 --
 -- A job: q queue, st state, pr priority, at attempt, sd started, w worker, lu lease's end, cr cancel requested, am attempts, au used, pb put

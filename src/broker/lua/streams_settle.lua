@@ -43,6 +43,9 @@ elseif st == 'delayed' then
   call('ZADD', zk(q, 'due'), now + tonumber(ARGV[6]), id)
 else
   make_final(id, q, st, finished)
+  if st == 'failed' then
+    call('XADD', P .. ':dead:' .. q, 'MAXLEN', '~', 10000, '*', 'id', id, 'attempt', attempt, 'record', ARGV[9])
+  end
   if ARGV[12] ~= '' then
     local keep_ms, keep_count = tonumber(ARGV[10]), tonumber(ARGV[11])
     call('HSET', P .. ':keep', q .. '/' .. st, ARGV[10] .. '/' .. ARGV[11])

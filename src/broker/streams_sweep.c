@@ -1,0 +1,143 @@
+/* streams_sweep.c - files of output outlive their job: whoever removes it may sit on another machine.  So each worker looks from time to time which of the directories in
+ * <data_dir>/output are of no job any more. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "broker/lua_scripts.h"
+#include "broker/streams.h"
+
+#define SWEEP_MS  60000
+#define SWEEP_MAX 256 /* directories looked at in one go */
+
+struct sweep {
+    struct streams *s;
+    uv_work_t work;
+    char *dir; /* <data_dir>/output */
+    char (*ids)[24];
+    size_t count;
+    unsigned skip; /* so many are passed over: all come in their turn */
+};
+
+static void finish(struct sweep *sweep)
+{
+    struct streams *s = sweep->s;
+
+    free(sweep->dir);
+    free(sweep->ids);
+    free(sweep);
+    s->sweeping = false;
+    streams_part_done(s);
+}
+
+static bool is_id(const char *name)
+{
+    size_t len = strlen(name);
+    return len > 0 && len < 20 && strspn(name, "0123456789") == len;
+}
+
+/* On a pool thread. */
+static void look(uv_work_t *work)
+{
+    struct sweep *sweep = work->data;
+    DIR *dir = opendir(sweep->dir);
+    size_t seen = 0;
+
+    if (dir == NULL)
+        return;
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL && sweep->count < SWEEP_MAX;)
+        if (is_id(entry->d_name) && seen++ >= sweep->skip)
+            (void)snprintf(sweep->ids[sweep->count++], sizeof *sweep->ids, "%s", entry->d_name);
+    (void)closedir(dir);
+}
+
+/* It holds plain files only; one that is gone already is as good. */
+static void remove_one(const char *parent, const char *id)
+{
+    char path[PATH_MAX];
+
+    if ((size_t)snprintf(path, sizeof path, "%s/%s", parent, id) >= sizeof path)
+        return;
+    int fd = RETRY_EINTR(open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    if (dir == NULL) {
+        if (fd >= 0)
+            (void)close(fd);
+        return;
+    }
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
+        if (!str_eq(entry->d_name, ".") && !str_eq(entry->d_name, ".."))
+            (void)unlinkat(dirfd(dir), entry->d_name, 0);
+    (void)closedir(dir);
+    (void)rmdir(path);
+}
+
+static void remove_all(uv_work_t *work)
+{
+    struct sweep *sweep = work->data;
+
+    for (size_t i = 0; i < sweep->count; i++)
+        remove_one(sweep->dir, sweep->ids[i]);
+}
+
+static void on_removed(uv_work_t *work, int status)
+{
+    (void)status;
+    finish(work->data);
+}
+
+static void on_gone(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
+{
+    struct sweep *sweep = arg;
+
+    (void)err; /* the next sweep asks again */
+    sweep->count = 0;
+    for (size_t i = 0; result == 0 && reply_at(reply, i) != NULL && i < SWEEP_MAX; i++)
+        (void)snprintf(sweep->ids[sweep->count++], sizeof *sweep->ids, "%s",
+                       reply_text(reply_at(reply, i)));
+    if (sweep->count == 0) {
+        finish(sweep);
+        return;
+    }
+    int r = uv_queue_work(broker_loop(sweep->s->broker), &sweep->work, remove_all, on_removed);
+    BUG_ON(r < 0); /* only without a callback */
+}
+
+static void on_looked(uv_work_t *work, int status)
+{
+    struct sweep *sweep = work->data;
+    struct args args = { .count = 0 };
+
+    (void)status;
+    sweep->s->sweep_skip = sweep->count == SWEEP_MAX ? sweep->skip + SWEEP_MAX : 0;
+    if (sweep->count == 0) {
+        finish(sweep);
+        return;
+    }
+    for (size_t i = 0; i < sweep->count; i++)
+        args_copy(&args, sweep->ids[i]);
+    streams_eval(sweep->s, &lua_streams_gone, REDIS_AGAIN, STREAMS_CALL_MS, &args, on_gone, sweep);
+}
+
+void streams_sweep(struct streams *s)
+{
+    if (s->sweeping || s->closing || clock_mono_ms() - s->swept_ms < SWEEP_MS)
+        return;
+
+    struct sweep *sweep = calloc(1, sizeof *sweep);
+    if (sweep == NULL)
+        return;
+    *sweep = (struct sweep){ .s = s, .skip = s->sweep_skip, .work.data = sweep };
+    sweep->ids = calloc(SWEEP_MAX, sizeof *sweep->ids);
+    if (sweep->ids == NULL || asprintf(&sweep->dir, "%s/output", broker_data_dir(s->broker)) < 0) {
+        free(sweep->ids);
+        free(sweep);
+        return;
+    }
+    s->swept_ms = clock_mono_ms();
+    s->sweeping = true;
+    s->outstanding++;
+    int r = uv_queue_work(broker_loop(s->broker), &sweep->work, look, on_looked);
+    BUG_ON(r < 0);
+}
