@@ -368,7 +368,9 @@ class Net:
     """A bridge, and hosts in network and UTS namespaces on it; each can be cut off."""
 
     def __init__(self):
-        self.tag = f"m{os.getpid() % 100000:x}"
+        self.tag = f"m{random.randrange(1 << 28):07x}"  # links are taken away a while after their namespace: a name is used once
+        self.net = f"10.{random.randrange(128, 250)}.{random.randrange(1, 250)}"  # one that nobody else has, other runs of this test among them
+        self.address = f"{self.net}.1"
         self.hosts = []
 
     def ip(self, *args):
@@ -379,8 +381,16 @@ class Net:
         assert done.returncode == 0, done
 
     def __enter__(self):
+        try:
+            self.make()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def make(self):
         self.must("link", "add", f"{self.tag}br", "type", "bridge")
-        self.must("addr", "add", "10.213.77.1/24", "dev", f"{self.tag}br")
+        self.must("addr", "add", f"{self.address}/24", "dev", f"{self.tag}br")
         self.must("link", "set", f"{self.tag}br", "up")
         for i in range(1, 4):
             name = f"{self.tag}h{i}"
@@ -388,9 +398,8 @@ class Net:
             self.must("netns", "add", name)
             self.must("link", "add", f"{name}v", "type", "veth", "peer", "name", "eth0", "netns", name)
             self.must("link", "set", f"{name}v", "master", f"{self.tag}br", "up")
-            self.must("-n", name, "addr", "add", f"10.213.77.{i + 1}/24", "dev", "eth0")
+            self.must("-n", name, "addr", "add", f"{self.net}.{i + 1}/24", "dev", "eth0")
             self.must("-n", name, "link", "set", "eth0", "up")
-        return self
 
     def prefix(self, i):
         name = self.hosts[i]
@@ -417,8 +426,8 @@ def can_make_networks():
 def test_a_host_that_is_cut_off_and_healed_settles_nothing_publishes_nothing_and_runs_nothing_after_its_lease(mandor):
     if not can_make_networks():
         pytest.skip("no network namespaces here")
-    with Net() as net, Redis(mandor.tmp / "redis", bind="10.213.77.1") as redis:
-        mandor.env["MANDOR_BROKER"] = f"streams://10.213.77.1:{redis.port}"
+    with Net() as net, Redis(mandor.tmp / "redis", bind=net.address) as redis:
+        mandor.env["MANDOR_BROKER"] = f"streams://{net.address}:{redis.port}"
         configure(mandor, concurrency=2)
         out = mandor.tmp / "out"
         out.mkdir()
