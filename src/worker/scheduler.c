@@ -31,8 +31,9 @@ struct feed {
     struct broker_req req;
     bool asking, ask_again, full_quota;
     bool wanted, shares; /* a request is due at the end of this turn, and for which part */
-    bool blocked;        /* it found all room promised to other brokers: first when that is over */
-    bool failing;        /* the last request did */
+    bool
+        blocked; /* it found all room promised to other brokers: it looks again when one of them has answered */
+    bool failing; /* the last request did */
     bool dry; /* the broker had less than we wanted: only a wake-up makes it worth asking again */
     bool drained;
     size_t coming, coming_started; /* asked for, so that no other feed counts on the same slots */
@@ -50,7 +51,7 @@ struct scheduler {
     size_t active, leased;
 
     struct feed *feeds; /* one a broker */
-    size_t feed_count, first_feed;
+    size_t feed_count;
     uv_idle_t
         turn; /* active: requests are due at the end of this turn, when all has freed its slots that will */
     uv_timer_t due;
@@ -420,21 +421,55 @@ static void ask(struct feed *feed, bool shares)
     broker_submit(feed->source->broker, &feed->req);
 }
 
+/* Whose turn it is among brokers: the lowest pass of a queue that has room. */
+static double feed_pass(struct scheduler *scheduler, const struct feed *feed)
+{
+    double lowest = 0;
+    bool any = false;
+
+    for (size_t i = 0; i < scheduler->queue_count; i++) {
+        const struct squeue *queue = scheduler->queues[i];
+        if (queue->source != feed->source || queue_room(scheduler, queue) == 0)
+            continue;
+        if (!any || queue->pass < lowest)
+            lowest = queue->pass;
+        any = true;
+    }
+    return lowest;
+}
+
+static struct feed *next_feed(struct scheduler *scheduler)
+{
+    struct feed *best = NULL;
+    double best_pass = 0;
+
+    for (size_t i = 0; i < scheduler->feed_count; i++) {
+        struct feed *feed = &scheduler->feeds[i];
+        if (!feed->wanted || feed->blocked)
+            continue;
+        double pass = feed_pass(scheduler, feed);
+        if (best == NULL || pass < best_pass) {
+            best = feed;
+            best_pass = pass;
+        }
+    }
+    return best;
+}
+
 static void on_turn(uv_idle_t *turn)
 {
     struct scheduler *scheduler = turn->data;
+    struct feed *feed;
 
     OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
     (void)uv_idle_stop(turn);
-    scheduler->first_feed++; /* each in its turn comes first to the free slots */
-    for (size_t i = 0; i < 2 * scheduler->feed_count; i++) {
-        struct feed *feed = &scheduler->feeds[(scheduler->first_feed + i) % scheduler->feed_count];
-        bool first = i < scheduler->feed_count; /* the first round is of those that were blocked */
-        if (feed->asking)
-            feed->wanted = false; /* its answer sees to what follows */
-        if (feed->wanted && (!first || feed->blocked))
-            ask(feed, feed->shares);
+    for (size_t i = 0; i < scheduler->feed_count; i++) {
+        scheduler->feeds[i].blocked = false;
+        if (scheduler->feeds[i].asking)
+            scheduler->feeds[i].wanted = false; /* its answer sees to what follows */
     }
+    while ((feed = next_feed(scheduler)) != NULL)
+        ask(feed, feed->shares);      /* no longer wanted, or blocked */
     if (!scheduler_asking(scheduler)) /* it may have been all that was waited for */
         worker_check_done(scheduler->worker);
 }
