@@ -271,6 +271,16 @@ static void on_stop_timer(uv_timer_t *timer)
     worker_stop(worker);
 }
 
+/* The graces of our jobs are within the service manager's: it is asked to wait as long as they may take together (sd_notify(3)). */
+static void ask_for_time(int64_t ms)
+{
+    char text[96];
+
+    (void)snprintf(text, sizeof text, "STOPPING=1\nEXTEND_TIMEOUT_USEC=%" PRId64,
+                   MIN(ms, INT64_MAX / 1000) * 1000);
+    (void)notify_send(text);
+}
+
 static const char *plural(size_t count)
 {
     return count == 1 ? "" : "s";
@@ -283,7 +293,7 @@ void worker_stop(struct worker *worker)
 
     if (!worker->stopping) {
         worker->stopping = true;
-        (void)notify_send("STOPPING=1");
+        ask_for_time(worker->config->shutdown_timeout_ms + longest_grace(worker) + LAST_GRACE_MS);
         (void)units_print_duration(worker->config->shutdown_timeout_ms, limit);
         if (active == 0)
             log_info("stopping");
@@ -298,6 +308,7 @@ void worker_stop(struct worker *worker)
                              (uint64_t)worker->config->shutdown_timeout_ms, 0);
     } else if (!worker->terminating) {
         worker->terminating = true;
+        ask_for_time(longest_grace(worker) + LAST_GRACE_MS);
         log_info("stopping now: %zu job%s put back", active, active == 1 ? " is" : "s are");
         (void)uv_timer_start(&worker->stop_timer, on_stop_timer,
                              (uint64_t)(longest_grace(worker) + LAST_GRACE_MS), 0);

@@ -5,6 +5,7 @@ import os
 import pathlib
 import pty
 import signal
+import socket
 import subprocess
 import time
 
@@ -194,3 +195,39 @@ def test_a_second_worker_of_the_same_broker_does_not_disturb_the_first(mandor):
         wait_for(lambda: len(mandor.stats()["workers"]) == 1, 10)
         assert first.running()
         mandor.wait_state(mandor.add("true"), "completed")
+
+
+# ---- one grace within the other ----
+
+
+def test_the_service_manager_is_asked_to_wait_for_the_longest_grace_R31(mandor):
+    (mandor.tmp / "m.yaml").write_text("shutdown_timeout: 700ms\n")
+    address = str(mandor.tmp / "notify.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(address)
+        manager.settimeout(20)
+        with mandor.worker("--config", mandor.tmp / "m.yaml", env={"NOTIFY_SOCKET": address}) as worker:
+            jobs = [mandor.add("sleep", "600", kill_after=grace) for grace in ("2s", "100s")]
+            for job in jobs:
+                mandor.wait_phase(job, "running")
+            assert manager.recv(200) == b"READY=1"
+            worker.signal(signal.SIGTERM)
+            first = dict(line.split("=") for line in manager.recv(200).decode().splitlines())
+            assert first["STOPPING"] == "1" and int(first["EXTEND_TIMEOUT_USEC"]) >= 100_700_000, first
+            assert worker.wait(20) == 0
+            again = dict(line.split("=") for line in manager.recv(200).decode().splitlines())
+            assert int(again["EXTEND_TIMEOUT_USEC"]) >= 100_000_000, again
+
+
+def test_a_jobs_grace_is_whole_although_the_worker_is_in_a_hurry_R31(mandor):
+    """shutdown_timeout says when jobs are told to end, not when they have to be gone."""
+    (mandor.tmp / "m.yaml").write_text("shutdown_timeout: 100ms\n")
+    script = f"trap 'sleep 1.5; touch {mandor.tmp}/clean; exit 0' TERM; touch {mandor.tmp}/up; sleep 600 & wait"
+    job = mandor.add(*sh(script), kill_after="20s", attempts=1)
+    with mandor.worker("--config", mandor.tmp / "m.yaml") as worker:
+        wait_for((mandor.tmp / "up").exists, 20)
+        worker.signal(signal.SIGTERM)
+        assert worker.wait(30) == 0
+    assert (mandor.tmp / "clean").exists()
+    record = mandor.show(job)
+    assert (record["state"] in ("waiting", "delayed"), record["attempts_used"]) == (True, 0), record
