@@ -26,7 +26,8 @@
 #include <mandor/worker.h>
 
 #define LINE_MAX_BYTES ((size_t)16 << 20)
-#define LOOK_MS        50 /* between looks for a CANCEL */
+#define LOOK_MS        50   /* between looks for a CANCEL */
+#define LINGER_MS      1000 /* between the end of CMD's stdout and its exit */
 
 struct shim {
     char **command;
@@ -52,6 +53,23 @@ static void exec_command(struct shim *shim, int in, int out)
     (void)execvp(shim->command[0], shim->command);
     (void)fprintf(stderr, "mandor-shim: execute '%s': %s\n", shim->command[0], strerror(errno));
     _exit(errno == ENOENT ? 127 : 126);
+}
+
+/* End CMD; sig 0: by itself, at the end of its stdin.  Returns its wait status. */
+static int stop(struct shim *shim, int sig)
+{
+    int status = 0;
+
+    close_fd(&shim->in);
+    if (shim->pid > 0) {
+        if (sig != 0)
+            (void)kill(shim->pid, sig);
+        while (waitpid(shim->pid, &status, 0) < 0 && errno == EINTR)
+            ;
+    }
+    shim->pid = 0;
+    close_fd(&shim->out);
+    return status;
 }
 
 /* 0 or -errno. */
@@ -80,31 +98,29 @@ static int start(struct shim *shim)
         (fcntl(shim->in, F_SETFL, O_NONBLOCK) < 0 || fcntl(shim->out, F_SETFL, O_NONBLOCK) < 0))
         r = -errno;
     if (r < 0)
-        shim->pid = 0;
+        (void)stop(shim, SIGKILL);
     return r;
 }
-
-/* End CMD; with grace it may still end by itself at the end of its stdin.  Returns its wait status. */
-static int stop(struct shim *shim, int sig)
+/* Its stdout has ended: its exit follows, or it is helped. */
+static int reap(struct shim *shim)
 {
-    int status = 0;
+    siginfo_t info;
 
     close_fd(&shim->in);
-    if (shim->pid > 0) {
-        if (sig != 0)
-            (void)kill(shim->pid, sig);
-        while (waitpid(shim->pid, &status, 0) < 0 && errno == EINTR)
-            ;
+    for (int left = LINGER_MS; left > 0; left -= LOOK_MS) {
+        info.si_pid = 0;
+        if (waitid(P_PID, (id_t)shim->pid, &info, WEXITED | WNOHANG | WNOWAIT) < 0 ||
+            info.si_pid != 0)
+            return stop(shim, 0);
+        (void)poll(NULL, 0, LOOK_MS);
     }
-    shim->pid = 0;
-    close_fd(&shim->out);
-    return status;
+    return stop(shim, SIGKILL);
 }
 
 static int ended(struct shim *shim, struct mandor_job *job)
 {
     char text[128];
-    int status = stop(shim, 0);
+    int status = reap(shim);
 
     if (WIFEXITED(status))
         (void)snprintf(text, sizeof text,
@@ -257,6 +273,19 @@ static int answer(struct mandor_job *job, const char *line)
                         : r;
 }
 
+/* Between two jobs CMD says nothing: what it said would be taken for the next job's answer. */
+static void check_silence(struct shim *shim)
+{
+    struct pollfd watch = { .fd = shim->out, .events = POLLIN };
+
+    if (shim->pid == 0 || poll(&watch, 1, 0) <= 0)
+        return;
+    if (watch.revents & POLLIN)
+        (void)fprintf(stderr, "mandor-shim: the command said something between two jobs, it is "
+                              "started again\n");
+    (void)stop(shim, SIGKILL);
+}
+
 static int handle(struct mandor_job *job, void *arg)
 {
     struct shim *shim = arg;
@@ -266,6 +295,7 @@ static int handle(struct mandor_job *job, void *arg)
         shim->pid = 0;
         (void)stop(shim, 0);
     }
+    check_silence(shim);
     int r = shim->pid > 0 ? 0 : start(shim);
     if (r < 0)
         return r;

@@ -568,6 +568,15 @@ for line in sys.stdin:
         print("not json", flush=True)
     elif data == "bad":
         print(json.dumps({"error": {"message": "no good", "retry": False}}), flush=True)
+    elif data == "mumble":
+        print(json.dumps({"got": data}), flush=True)
+        time.sleep(0.1)
+        print('{"got": "of nobody"}', flush=True)
+    elif data == "mute":
+        sys.stdout.close()
+        import os
+        os.close(1)
+        time.sleep(100)
     else:
         print(json.dumps({"got": data}), flush=True)
 """
@@ -584,3 +593,22 @@ def test_a_plain_program_serves_through_mandor_shim(mandor):
     assert [r["cause"] for r in records] == ["exit"] * 5 + ["timeout", "exit"]
     assert (records[1]["error"], records[1]["exit_code"]) == ("no good", 100)
     assert "exit code 4" in records[2]["error"] and "JSON" in records[4]["error"]
+
+
+@pytest.mark.skipif(not SHIM.exists(), reason="mandor-shim is not beside the binary")
+def test_what_a_plain_program_says_between_jobs_is_no_answer(mandor):
+    configure(mandor, command=[str(SHIM), "--", PYTHON, "-S", "-c", PLAIN])
+    with mandor.worker() as worker:
+        assert mandor.wait_state(add(mandor, "mumble"), "completed")["result"] == {"got": "mumble"}
+        time.sleep(0.5)
+        assert mandor.wait_state(add(mandor, 7), "completed")["result"] == {"got": 7}
+        wait_for(lambda: "between two jobs" in worker.stderr, 10, "the complaint")
+
+
+@pytest.mark.skipif(not SHIM.exists(), reason="mandor-shim is not beside the binary")
+def test_a_plain_program_that_closes_its_output_and_stays_fails_its_job_soon(mandor):
+    configure(mandor, command=[str(SHIM), "--", PYTHON, "-S", "-c", PLAIN])
+    with mandor.worker():
+        record = mandor.wait_state(add(mandor, "mute"), "failed")
+        assert "signal 9" in record["error"], record
+        assert mandor.wait_state(add(mandor, 8), "completed")["result"] == {"got": 8}
