@@ -87,6 +87,15 @@ function channel(addon, py, flag) {
   };
 }
 
+// A getter that a job puts on the prototype of all objects is called by Pyodide's own code, with Pyodide's own objects.  Errors stay as
+// they are: who derives from them assigns names.
+function freezePrototypes() {
+  for (const kind of [Object, Function, Array, Map, Set, Promise, ArrayBuffer, Uint8Array, Object.getPrototypeOf(Uint8Array)]) {
+    Object.freeze(kind.prototype);
+    Object.freeze(kind);
+  }
+}
+
 // Install wheels from files, without network and without pip.
 function installWheels(py, wheels) {
   const site = py.runPython("import site; site.getsitepackages()[0]");
@@ -116,7 +125,7 @@ export async function startInterpreter(addon, config) {
   const jsglobals = Object.fromEntries(jsNames.map((name) => [name, globalThis[name]]));
   const env = { HOME: "/home/pyodide", LANG: "C.UTF-8" };
   if (config.hash_seed !== undefined) env.PYTHONHASHSEED = String(config.hash_seed);
-  const py = await loadPyodide({ jsglobals, env });
+  const py = await loadPyodide({ jsglobals, env, _sysExecutable: "/bin/python" });
 
   const flag = new Uint8Array(1);
   py.setInterruptBuffer(flag);
@@ -179,7 +188,10 @@ _setup
   const run = runner.run;
   const interrupted = runner.interrupted;
   const reseed = runner.reseed;
-  if (config.sandbox !== "none") py.runPython(cutOff);
+  if (config.sandbox !== "none") {
+    py.runPython(cutOff);
+    freezePrototypes();
+  }
 
   guardFatal(py, addon, io);
   return { py, flag, io, end, run, interrupted, reseed, leave };

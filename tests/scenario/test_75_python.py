@@ -50,11 +50,12 @@ def test_results_follow_the_rules_of_json(snakes):
 
 
 def test_a_result_that_json_cannot_hold_fails_the_job_naming_type_and_path(snakes):
-    records = snakes.run("{'a': [1, {'b': object()}]}", "x = []\nx.append(x)\nx", "['a\\0b']")
-    assert [r["state"] for r in records] == ["failed"] * 3, records
+    records = snakes.run("{'a': [1, {'b': object()}]}", "x = []\nx.append(x)\nx", "['a\\0b']", "{'k': 'a\\ud800'}")
+    assert [r["state"] for r in records] == ["failed"] * 4, records
     assert "a[1].b is of type 'object'" in records[0]["error"]
     assert "nested deeper than 200 levels" in records[1]["error"]
     assert "[0] is text with a NUL character" in records[2]["error"]
+    assert "k is text with half a character" in records[3]["error"]
 
 
 def test_a_python_error_is_the_jobs_error_with_the_tenants_own_lines_alone(snakes):

@@ -7,6 +7,7 @@ import ast
 import asyncio
 import builtins
 import linecache
+import re
 import sys
 import time
 import traceback
@@ -14,6 +15,7 @@ import types
 
 JOB_FILE = "job.py"
 DEPTH_MAX = 200  # of a result
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class ResultError(TypeError):
@@ -104,6 +106,8 @@ def _encode(value, path, depth):
 def _text(value, path):
     if "\0" in value:
         raise ResultError(f"{path or 'the result'} is text with a NUL character, which JSON here cannot hold")
+    if not value.isascii() and _SURROGATE.search(value):
+        raise ResultError(f"{path or 'the result'} is text with half a character (a lone surrogate), which JSON cannot hold")
     return value
 
 
