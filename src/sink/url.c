@@ -36,6 +36,17 @@ int sink_url_check_http(const char *rest, struct mandor_err *err)
     return 0;
 }
 
+int sink_url_check_memcached(const char *rest, struct mandor_err *err)
+{
+    const char *key = strncmp(rest, "//", 2) == 0 ? strchr(rest + 2, '/') : NULL;
+
+    if (key == NULL || key == rest + 2 || key[1] == '\0' || has_control(rest) ||
+        strchr(rest, ' ') != NULL)
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "'memcached:%s': expected memcached://HOST[:PORT]/KEY", rest);
+    return 0;
+}
+
 /* Is `name=` with a value among the parameters? */
 static bool has_param(const char *query, const char *name)
 {
@@ -72,8 +83,11 @@ int sink_url_check(const char *url, struct mandor_err *err)
         const char *scheme;
         int (*check)(const char *rest, struct mandor_err *err);
     } checks[] = {
-        { "s3:", sink_url_check_s3 },       { "http:", sink_url_check_http },
-        { "https:", sink_url_check_http },  { "redis:", sink_url_check_redis },
+        { "s3:", sink_url_check_s3 },
+        { "http:", sink_url_check_http },
+        { "https:", sink_url_check_http },
+        { "memcached:", sink_url_check_memcached },
+        { "redis:", sink_url_check_redis },
         { "redis+", sink_url_check_redis }, /* redis+tls:, redis+unix:, … */
     };
 

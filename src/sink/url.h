@@ -11,6 +11,7 @@ MUST_CHECK int sink_url_check(const char *url, struct mandor_err *err);
 MUST_CHECK int sink_url_check_s3(const char *rest, struct mandor_err *err);
 MUST_CHECK int sink_url_check_http(const char *rest, struct mandor_err *err);
 
+MUST_CHECK int sink_url_check_memcached(const char *rest, struct mandor_err *err);
 MUST_CHECK int sink_url_check_redis(const char *rest, struct mandor_err *err);
 
 #endif

@@ -18,9 +18,10 @@ TOO_LATE = b"too late"
 
 
 def main():
-    with tempfile.TemporaryDirectory() as tmp, s3.server(tmp) as client, web.store() as store, stores.redis() as redis:
+    with tempfile.TemporaryDirectory() as tmp, s3.server(tmp) as client, web.store() as store, stores.redis() as redis, stores.memcached() as memcached:
         urls = ["s3://media/contract/object", f"http://127.0.0.1:{store.port}/contract", f"{redis.url}?stream=c",
-                f"{redis.url}?key=k", f"{redis.url}?hash=h&field=f"]
+                f"{redis.url}?key=k", f"{redis.url}?hash=h&field=f",
+                f"memcached://127.0.0.1:{memcached}/k"]
         env = os.environ | client.env() | {"MANDOR_TEST_SINKS": " ".join(urls)}
         code = subprocess.run(sys.argv[1:], env=env).returncode
         wrong = []

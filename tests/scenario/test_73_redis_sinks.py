@@ -239,3 +239,53 @@ def test_a_stopped_server_holds_the_job_up_in_bounded_memory(mandor, plain_binar
         mandor.wait_state(job, "completed", deadline=60)
         grown = hwm_bytes(worker.pid) - before
     assert grown < 24 * MIB, f"{grown / MIB:.1f} MiB"
+
+
+# ---- memcached ----
+
+
+@pytest.mark.parametrize("size", [0, 1, 1_000_000, 1_000_001, 5_300_000])
+def test_memcached_holds_values_of_any_length(mandor, size):
+    with stores.memcached() as port:
+        url = f"memcached://127.0.0.1:{port}/out%2F{{id}}"
+        body = bytes(i * 7 % 251 for i in range(65521)) * (size // 65521 + 1)
+        (mandor.tmp / "in").write_bytes(body[:size])
+        for _ in range(2):  # the second replaces the first, whose parts go
+            mandor.ok("run", "--stdout", url.replace("{id}", "x"), "--", "cat", str(mandor.tmp / "in"))
+        assert mandor.ok("cat", url.replace("{id}", "x")).out == body[:size]
+        done = mandor.run("run", "--stdin", url.replace("{id}", "x"), "--", "sha256sum")
+        assert done.text.split()[0] == hashlib.sha256(body[:size]).hexdigest()
+        parts = -(-size // 1_000_000) if size > 1_000_000 else 0
+        assert memcached_items(port) == parts + 1 + 2  # each attempt of `run` is a job of its own: two fences
+
+
+def memcached_items(port):
+    import socket
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(b"stats\r\nquit\r\n")
+        text = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+    return int(next(line.split()[2] for line in text.splitlines() if line.startswith("STAT curr_items ")))
+
+
+def test_memcached_shows_nothing_of_an_attempt_that_failed_and_says_what_is_missing(mandor):
+    import socket
+    with stores.memcached() as port:
+        url = f"memcached://127.0.0.1:{port}/k"
+        assert mandor.run("run", "--stdout", url, "--", "sh", "-c", "head -c 3000000 /dev/zero; exit 1").code == 1
+        assert mandor.run("cat", url).code == 3
+        assert memcached_items(port) == 1
+        mandor.ok("run", "--stdout", url, "--", "head", "-c", "3000000", "/dev/zero")
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(b"get k\r\n")
+            manifest = connection.recv(65536)
+            prefix = manifest.split(b'"prefix":"')[1].split(b'"')[0]
+            connection.sendall(b"set %s.1 0 0 3\r\nabc\r\n" % prefix)
+            assert connection.recv(100) == b"STORED\r\n"
+        done = mandor.run("cat", url)
+        assert done.code == 125 and "not what its manifest says" in done.complaint, done
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(b"delete %s.1\r\n" % prefix)
+            assert connection.recv(100) == b"DELETED\r\n"
+        assert mandor.run("cat", url).code == 125
+    done = mandor.run("run", "--stdout", url, "--", "true", timeout=60)
+    assert done.code == 125 and "memcached" in done.cause, done
