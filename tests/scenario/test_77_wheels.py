@@ -179,6 +179,20 @@ def test_an_index_that_fails_leaves_the_store_as_it_was(mandor, index, store, fa
     assert set(versions(mandor)) == {"app", "good", "lib"}
 
 
+def test_versions_that_do_not_fit_together_are_said_with_the_reason(mandor, index, store):
+    wheel(index.folder, "app", requires=["lib>=2"])
+    wheel(index.folder, "host", requires=["host-only"])
+    wheel(index.folder, "lib", "1.0")
+    wheel(index.folder, "host-only", tag="cp314-cp314-manylinux_2_17_x86_64")
+    wheel(index.folder, "one", requires=["lib<1"])
+    wheel(index.folder, "two", requires=["lib>=1"])
+    for asked, says in ((["app"], "requirement lib>=2 (from app)"), (["host"], "host-only"),
+                        (["one", "two"], "no versions fit together: one 1.0 depends on lib<1; two 1.0 depends on lib>=1")):
+        done = wheels(mandor, "add", *asked)
+        assert done.code == 1 and says in done.complaint and len(done.complaint) < 700, done
+    assert versions(mandor) == {}
+
+
 def test_what_nobody_has_and_what_is_no_requirement_are_said_in_one_line(mandor, index, store):
     for asked, says in (("nowhere-to-be-found", "No matching distribution"), ("lib>>1", "no requirement"), ("--index-url=http://x", "unknown option"),
                         ("./lib.whl", "no requirement")):

@@ -509,8 +509,27 @@ def run_pip(arguments, target, ranks):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), "".join(said)
 
 
+def indented(said, title):
+    """The lines below a title of pip's."""
+    block = re.search(re.escape(title) + r"\n((?: {4}.+\n)+)", said)
+    return [line.strip() for line in block[1].splitlines()] if block else []
+
+
+def conflict(said):
+    """Why pip found no versions that fit together, or None."""
+    causes = indented(said, "The conflict is caused by:")
+    nowhere = indented(said, "no matching distributions available for your environment:")
+    if not causes:
+        return None
+    more = f"; and {len(causes) - 3} lines like these" if len(causes) > 3 else ""
+    return f"no versions fit together: {'; '.join(causes[:3])}{more}" + (f"; there is no wheel that fits of {', '.join(nowhere)}" if nowhere else "")
+
+
 def complaints(said):
     """What pip says was wrong, in one sentence: its ERROR lines, or the drawing of newer ones."""
+    found = conflict(said)
+    if found:
+        return found
     lines = re.findall(r"^(?:ERROR: (?!Exception:)|× )(.*(?:\n {2,}.*)*)", said, re.M) + re.findall(r"^╰─> (.*)", said, re.M)
     lines = [re.sub(r"\(from versions: .*?((?:, [^,()]+){3}\))", r"(from versions: …\1", line)
              for line in lines if not line.startswith("Ignored the following")]
