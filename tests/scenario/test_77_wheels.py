@@ -183,6 +183,7 @@ def test_versions_that_do_not_fit_together_are_said_with_the_reason(mandor, inde
     wheel(index.folder, "app", requires=["lib>=2"])
     wheel(index.folder, "host", requires=["host-only"])
     wheel(index.folder, "lib", "1.0")
+    wheel(index.folder, "lib", "0.5")
     wheel(index.folder, "host-only", tag="cp314-cp314-manylinux_2_17_x86_64")
     wheel(index.folder, "one", requires=["lib<1"])
     wheel(index.folder, "two", requires=["lib>=1"])
