@@ -40,24 +40,6 @@ static void sink_ready(struct execution *execution, struct sink *sink, int resul
     (void)execution, (void)sink, (void)result, (void)err;
 }
 
-static struct filter *filter(struct execution *execution, bool want_stderr)
-{
-    (void)execution, (void)want_stderr;
-    return NULL;
-}
-
-static int stream_result(const struct execution *execution, bool want_stderr)
-{
-    (void)execution, (void)want_stderr;
-    return 0;
-}
-
-static const json_t *nothing(const struct execution *execution)
-{
-    (void)execution;
-    return NULL;
-}
-
 static json_t *limits_enforced(const struct execution *execution)
 {
     (void)execution;
@@ -88,10 +70,6 @@ static const struct executor_ops executor_null = {
     .start = start,
     .stop = stop,
     .sink_ready = sink_ready,
-    .filter = filter,
-    .stream_result = stream_result,
-    .result = nothing,
-    .progress = nothing,
     .limits_enforced = limits_enforced,
     .containment = containment,
     .close = close_null,

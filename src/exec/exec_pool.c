@@ -42,7 +42,6 @@ struct pooled {
     int64_t kill_at_ms;
     char why[180];
     struct verdict verdict;
-    json_t *result, *progress;
     enum spec_containment containment;
     /* stdin: a feeder fills a pipe, which is sent as credit allows. */
     struct feeder *feeder;
@@ -338,13 +337,9 @@ static void on_progress(void *arg, json_t *value)
 {
     struct execution *execution = arg;
     struct pooled *pooled = state_of(execution);
-    const struct execution_events *events = execution_events(execution);
 
-    json_decref(pooled->progress);
-    pooled->progress = json_incref(value);
     pooled->streams.active_at_ms = clock_mono_ms();
-    if (events->on_progress != NULL)
-        events->on_progress(execution_arg(execution), value);
+    execution_keep_progress(execution, value);
 }
 
 static void on_log(void *arg, const char *text)
@@ -383,11 +378,10 @@ static void keep_traceback(struct execution *execution, const json_t *error)
 static void on_done(void *arg, json_t *result, json_t *error)
 {
     struct execution *execution = arg;
-    struct pooled *pooled = state_of(execution);
     struct verdict verdict = { .cause = CAUSE_EXIT };
 
     if (error == NULL) {
-        pooled->result = json_incref(result);
+        execution_keep_result(execution, result);
     } else {
         verdict.exit_code = exit_code_of(error);
         keep_traceback(execution, error);
@@ -460,24 +454,9 @@ static void sink_ready(struct execution *execution, struct sink *sink, int resul
         filter_fail(stream->filter, result, err);
 }
 
-static struct filter *filter(struct execution *execution, bool want_stderr)
+static struct job_streams *streams(const struct execution *execution)
 {
-    return job_streams_of(&state_of(execution)->streams, want_stderr)->filter;
-}
-
-static int stream_result(const struct execution *execution, bool want_stderr)
-{
-    return job_streams_of(&state_of(execution)->streams, want_stderr)->result;
-}
-
-static const json_t *result(const struct execution *execution)
-{
-    return state_of(execution)->result;
-}
-
-static const json_t *progress(const struct execution *execution)
-{
-    return state_of(execution)->progress;
+    return &state_of(execution)->streams;
 }
 
 static json_t *limits_enforced(const struct execution *execution)
@@ -501,8 +480,6 @@ static void on_part_closed(void *arg)
         return;
     buf_done(&pooled->late[0].bytes);
     buf_done(&pooled->late[1].bytes);
-    json_decref(pooled->result);
-    json_decref(pooled->progress);
     execution_closed(execution);
 }
 
@@ -541,10 +518,7 @@ const struct executor_ops executor_pool = {
     .start = start,
     .stop = stop,
     .sink_ready = sink_ready,
-    .filter = filter,
-    .stream_result = stream_result,
-    .result = result,
-    .progress = progress,
+    .streams = streams,
     .limits_enforced = limits_enforced,
     .containment = containment,
     .close = close_execution,

@@ -41,7 +41,6 @@ struct process {
     bool exited, ended;
     struct verdict verdict;
     char why[200]; /* why mandor stopped it, for the record */
-    json_t *result, *progress;
     /* What child_start() borrows until the process runs. */
     char **argv, **envp;
     char **env_owned; /* the entries of envp that are ours */
@@ -128,17 +127,12 @@ static void on_drained(void *arg)
 static void on_value(void *arg, const char *kind, json_t *value)
 {
     struct execution *execution = arg;
-    struct process *process = state_of(execution);
     const struct execution_events *events = execution_events(execution);
 
     if (str_eq(kind, "result")) {
-        json_decref(process->result);
-        process->result = json_incref(value);
+        execution_keep_result(execution, value);
     } else if (str_eq(kind, "progress")) {
-        json_decref(process->progress);
-        process->progress = json_incref(value);
-        if (events->on_progress != NULL)
-            events->on_progress(execution_arg(execution), value);
+        execution_keep_progress(execution, value);
     } else if (str_eq(kind, "data")) {
         if (events->on_data != NULL)
             events->on_data(execution_arg(execution), value);
@@ -453,25 +447,9 @@ static void sink_ready(struct execution *execution, struct sink *sink, int resul
         stop(execution, CAUSE_SINK, request->spec->kill_after_ms, err->msg); /* not spawned yet */
 }
 
-static struct filter *filter(struct execution *execution, bool want_stderr)
+static struct job_streams *streams(const struct execution *execution)
 {
-    struct process *process = state_of(execution);
-    return job_streams_of(&process->streams, want_stderr)->filter;
-}
-
-static int stream_result(const struct execution *execution, bool want_stderr)
-{
-    return job_streams_of(&state_of(execution)->streams, want_stderr)->result;
-}
-
-static const json_t *result(const struct execution *execution)
-{
-    return state_of(execution)->result;
-}
-
-static const json_t *progress(const struct execution *execution)
-{
-    return state_of(execution)->progress;
+    return &state_of(execution)->streams;
 }
 
 static json_t *limits_enforced(const struct execution *execution)
@@ -491,8 +469,6 @@ static void on_part_closed(void *arg)
 
     if (--process->closing > 0)
         return;
-    json_decref(process->result);
-    json_decref(process->progress);
     execution_closed(execution);
 }
 
@@ -519,10 +495,7 @@ const struct executor_ops executor_process = {
     .stop = stop,
     .suspend = suspend,
     .sink_ready = sink_ready,
-    .filter = filter,
-    .stream_result = stream_result,
-    .result = result,
-    .progress = progress,
+    .streams = streams,
     .limits_enforced = limits_enforced,
     .containment = containment,
     .close = close_execution,

@@ -54,7 +54,6 @@ struct snake {
     char *error;          /* what Python said of its end */
     char fatal[200];      /* what broke the interpreter */
     int64_t result_bytes; /* of a result that is too long */
-    json_t *result, *progress;
 };
 
 static struct snake *state_of(const struct execution *execution)
@@ -138,13 +137,9 @@ static void on_value(void *arg, const char *kind, json_t *value)
     const char *text = json_string_value(value);
 
     if (str_eq(kind, "result")) {
-        json_decref(snake->result);
-        snake->result = json_incref(value);
+        execution_keep_result(execution, value);
     } else if (str_eq(kind, "progress")) {
-        json_decref(snake->progress);
-        snake->progress = json_incref(value);
-        if (events->on_progress != NULL)
-            events->on_progress(execution_arg(execution), value);
+        execution_keep_progress(execution, value);
     } else if (str_eq(kind, "over")) {
         snake->result_bytes = json_integer_value(value);
     } else if (text == NULL) {
@@ -531,24 +526,9 @@ static void sink_ready(struct execution *execution, struct sink *sink, int resul
         stop(execution, CAUSE_SINK, spec_of(execution)->kill_after_ms, err->msg);
 }
 
-static struct filter *filter(struct execution *execution, bool want_stderr)
+static struct job_streams *streams(const struct execution *execution)
 {
-    return job_streams_of(&state_of(execution)->streams, want_stderr)->filter;
-}
-
-static int stream_result(const struct execution *execution, bool want_stderr)
-{
-    return job_streams_of(&state_of(execution)->streams, want_stderr)->result;
-}
-
-static const json_t *result(const struct execution *execution)
-{
-    return state_of(execution)->result;
-}
-
-static const json_t *progress(const struct execution *execution)
-{
-    return state_of(execution)->progress;
+    return &state_of(execution)->streams;
 }
 
 static const char *error(const struct execution *execution)
@@ -598,8 +578,6 @@ static void on_part_closed(void *arg)
         return;
     buf_done(&snake->frame);
     free(snake->error);
-    json_decref(snake->result);
-    json_decref(snake->progress);
     execution_closed(execution);
 }
 
@@ -640,10 +618,7 @@ const struct executor_ops executor_python = {
     .stop = stop,
     .suspend = suspend,
     .sink_ready = sink_ready,
-    .filter = filter,
-    .stream_result = stream_result,
-    .result = result,
-    .progress = progress,
+    .streams = streams,
     .error = error,
     .limits_enforced = limits_enforced,
     .containment = containment,

@@ -4,6 +4,8 @@
 
 #include "exec/executor.h"
 
+struct job_streams;
+
 struct executor_ops {
     const char *name; /* "exec" */
     enum spec_kind kind;
@@ -13,11 +15,8 @@ struct executor_ops {
     void (*suspend)(struct execution *execution, bool on); /* NULL = not offered */
     void (*sink_ready)(struct execution *execution, struct sink *sink, int result,
                        const struct mandor_err *err);
-    struct filter *(*filter)(struct execution *execution, bool want_stderr);
-    int (*stream_result)(const struct execution *execution, bool want_stderr);
-    const json_t *(*result)(const struct execution *execution);
-    const json_t *(*progress)(const struct execution *execution);
-    const char *(*error)(const struct execution *execution); /* NULL = never */
+    struct job_streams *(*streams)(const struct execution *execution); /* NULL = none */
+    const char *(*error)(const struct execution *execution);           /* NULL = never */
     json_t *(*limits_enforced)(const struct execution *execution);
     const char *(*containment)(const struct execution *execution);
     void (*close)(struct execution *execution); /* ends with execution_closed() */
@@ -27,6 +26,9 @@ void *execution_state(const struct execution *execution);
 const struct execution_request *execution_request(const struct execution *execution);
 const struct execution_events *execution_events(const struct execution *execution);
 void *execution_arg(const struct execution *execution);
+/* What the job says; the last one counts.  value: borrowed.  The owner is told of progress. */
+void execution_keep_result(struct execution *execution, json_t *value);
+void execution_keep_progress(struct execution *execution, json_t *value);
 void execution_closed(struct execution *execution);
 
 /* Takes the place of the executor of its kind; NULL but in programs of bench/. */

@@ -1,5 +1,5 @@
 /* executors.c - the registry and the part that all executors share.  Contract in executor.h. */
-#include "exec/executor_ops.h"
+#include "exec/job_streams.h"
 
 #define EXECUTION_MAGIC 0x65786563u
 
@@ -11,6 +11,7 @@ struct execution {
     void *arg;
     void (*on_closed)(void *arg);
     void *closed_arg;
+    json_t *result, *progress; /* what the job said */
     _Alignas(max_align_t) unsigned char state[];
 };
 
@@ -50,6 +51,8 @@ int executor_start(const struct execution_request *request, const struct executi
 
     int r = ops->start(execution, err);
     if (r < 0) {
+        json_decref(execution->result);
+        json_decref(execution->progress);
         OBJ_FINI(execution);
         free(execution);
         return r;
@@ -84,25 +87,29 @@ void execution_sink_ready(struct execution *execution, struct sink *sink, int re
 struct filter *execution_filter(struct execution *execution, bool want_stderr)
 {
     OBJ_CHECK(execution, EXECUTION_MAGIC);
-    return execution->ops->filter(execution, want_stderr);
+    return execution->ops->streams == NULL
+               ? NULL
+               : job_streams_of(execution->ops->streams(execution), want_stderr)->filter;
 }
 
 int execution_stream_result(const struct execution *execution, bool want_stderr)
 {
     OBJ_CHECK(execution, EXECUTION_MAGIC);
-    return execution->ops->stream_result(execution, want_stderr);
+    return execution->ops->streams == NULL
+               ? 0
+               : job_streams_of(execution->ops->streams(execution), want_stderr)->result;
 }
 
 const json_t *execution_result(const struct execution *execution)
 {
     OBJ_CHECK(execution, EXECUTION_MAGIC);
-    return execution->ops->result(execution);
+    return execution->result;
 }
 
 const json_t *execution_progress(const struct execution *execution)
 {
     OBJ_CHECK(execution, EXECUTION_MAGIC);
-    return execution->ops->progress(execution);
+    return execution->progress;
 }
 
 const char *execution_error(const struct execution *execution)
@@ -155,12 +162,34 @@ void *execution_arg(const struct execution *execution)
     return execution->arg;
 }
 
+static void keep(json_t **field, json_t *value)
+{
+    json_decref(*field);
+    *field = json_incref(value);
+}
+
+void execution_keep_result(struct execution *execution, json_t *value)
+{
+    OBJ_CHECK(execution, EXECUTION_MAGIC);
+    keep(&execution->result, value);
+}
+
+void execution_keep_progress(struct execution *execution, json_t *value)
+{
+    OBJ_CHECK(execution, EXECUTION_MAGIC);
+    keep(&execution->progress, value);
+    if (execution->events.on_progress != NULL)
+        execution->events.on_progress(execution->arg, value);
+}
+
 void execution_closed(struct execution *execution)
 {
     OBJ_CHECK(execution, EXECUTION_MAGIC);
     void (*on_closed)(void *arg) = execution->on_closed;
     void *arg = execution->closed_arg;
 
+    json_decref(execution->result);
+    json_decref(execution->progress);
     OBJ_FINI(execution);
     free(execution);
     if (on_closed != NULL)
