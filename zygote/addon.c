@@ -114,6 +114,31 @@ static napi_value do_send(napi_env env, napi_callback_info info)
     return NULL;
 }
 
+/* restart(flags): become the same program with these flags before the others.  Returns only when that fails. */
+static napi_value do_restart(napi_env env, napi_callback_info info)
+{
+    napi_value value[1], item;
+    char *argv[64], text[4096];
+    size_t count = 0;
+    uint32_t flags = 0;
+
+    arguments(env, info, 1, value);
+    (void)napi_get_array_length(env, value[0], &flags);
+    for (uint32_t i = 0; i < flags && count + 1 < sizeof argv / sizeof *argv; i++) {
+        size_t len = 0;
+        if (napi_get_element(env, value[0], i, &item) != napi_ok ||
+            napi_get_value_string_utf8(env, item, text, sizeof text, &len) != napi_ok ||
+            (argv[count] = strdup(text)) == NULL)
+            return fail(env, -ENOMEM, "restart Node");
+        count++;
+    }
+    argv[count] = NULL;
+    for (int fd = 0; fd <= CONTROL_FD; fd++) /* Node has made them close-on-exec */
+        (void)fcntl(fd, F_SETFD, 0);
+    (void)execve("/proc/self/exe", argv, environ);
+    return fail(env, -errno, "restart Node");
+}
+
 /* withdraw(): no io_uring any more, where the kernel lets us say so; leave the network.  False where that needs a right that we
  * lack. */
 static napi_value do_withdraw(napi_env env, napi_callback_info info)
@@ -336,6 +361,16 @@ static napi_value do_on_interrupt(napi_env env, napi_callback_info info)
     return r < 0 ? fail(env, r, "catch SIGTERM") : NULL;
 }
 
+/* disarm(): the job has ended; was it interrupted? */
+static napi_value do_disarm(napi_env env, napi_callback_info info)
+{
+    napi_value asked = NULL;
+
+    (void)info;
+    (void)napi_get_boolean(env, interrupt_disarm(), &asked);
+    return asked;
+}
+
 static napi_value do_exit(napi_env env, napi_callback_info info)
 {
     napi_value value[1];
@@ -359,13 +394,22 @@ static napi_value init(napi_env env, napi_value exports)
         const char *name;
         napi_callback fn;
     } functions[] = {
-        { "receive", do_receive },      { "send", do_send },
-        { "withdraw", do_withdraw },    { "compileFilter", do_compile_filter },
-        { "serve", do_serve },          { "lock", do_lock },
-        { "dataBytes", do_data_bytes }, { "readFrame", do_read_frame },
-        { "write", do_write },          { "read", do_read },
-        { "sleep", do_sleep },          { "onInterrupt", do_on_interrupt },
-        { "limit", do_limit },          { "exit", do_exit },
+        { "restart", do_restart },
+        { "receive", do_receive },
+        { "send", do_send },
+        { "withdraw", do_withdraw },
+        { "compileFilter", do_compile_filter },
+        { "serve", do_serve },
+        { "lock", do_lock },
+        { "dataBytes", do_data_bytes },
+        { "readFrame", do_read_frame },
+        { "write", do_write },
+        { "read", do_read },
+        { "sleep", do_sleep },
+        { "onInterrupt", do_on_interrupt },
+        { "disarm", do_disarm },
+        { "limit", do_limit },
+        { "exit", do_exit },
         { "abort", do_abort },
     };
 

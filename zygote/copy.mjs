@@ -26,10 +26,11 @@ function capMemory(bytes) {
   };
 }
 
+const HEAP_GROWTH_MAX = 64 << 20;
 const WARM_UP = JSON.stringify({ code: "import json\nx = sum(i * i for i in range(100))\njson.dumps({'a': x})", params: {} });
 
 export async function liveAsCopy(addon, interpreter, config) {
-  const { py, flag, io, end, run, interrupted, reseed, leave } = interpreter;
+  const { flag, io, end, run, interrupted, reseed, leave } = interpreter;
 
   setInterval(() => {}, 1 << 30); // the loop stays alive while a job awaits
   reseedMath();
@@ -44,10 +45,35 @@ export async function liveAsCopy(addon, interpreter, config) {
   if (config.sandbox !== "none") addon.lock();
   io.emit(JSON.stringify({ ready: {} }));
 
+  if (config.isolation === "scope") return liveOn(addon, interpreter, config);
   const frame = addon.readFrame(3);
   if (frame === null) addon.exit(0); // not needed after all
   const [, memory, cpu] = /^\{"memory": (\d+), "cpu": (\d+),/.exec(frame).map(Number);
   addon.limit(memory > 0 ? data + memory : 0, cpu);
   if (memory > 0) capMemory(memory);
   leave(await run(frame));
+}
+
+// Isolation `scope`: job after job, cleaned in between; what cannot be cleaned ends it.
+async function liveOn(addon, interpreter, config) {
+  const { py, flag, io, run, reseed, remember, tidy, report, leave } = interpreter;
+  const first = py._module.HEAPU8.length;
+
+  remember();
+  for (let jobs = 1; ; jobs++) {
+    const frame = addon.readFrame(3);
+    if (frame === null) addon.exit(0);
+    const before = process.cpuUsage();
+    const code = await run(frame);
+    const clean = await tidy();
+    if (addon.disarm()) leave(code); // mandor has ended it
+    const { user, system } = process.cpuUsage(before);
+    const grown = py._module.HEAPU8.length - first > HEAP_GROWTH_MAX;
+    const recycle = !clean || grown || jobs >= config.recycle_jobs;
+    const ended = report(code);
+    io.emit(JSON.stringify({ end: { code: ended, recycle, user_us: user, system_us: system } }));
+    if (recycle) addon.exit(0);
+    flag[0] = 0;
+    reseed();
+  }
 }

@@ -138,7 +138,7 @@ export async function startInterpreter(addon, config) {
   installWheels(py, config.wheels ?? []);
   await importAll(py, config.preload ?? [], false);
 
-  const end = { error: null, result: null, tooLong: false };
+  const end = { error: null, result: null };
   const native = {
     out: (proxy) => {
       const view = proxy.getBuffer("u8");
@@ -157,14 +157,21 @@ export async function startInterpreter(addon, config) {
     check: () => py.checkInterrupt(),
   };
 
-  // The last words on the channel, then the end.  Nothing of Node runs after it.
+  // The last words on the channel; returns the exit code.
+  function report(code) {
+    const { error, result } = end;
+    end.error = end.result = null;
+    if (error !== null) io.emit(JSON.stringify({ error: error.slice(0, 16384) }));
+    else if (result !== null && result.length > config.result_max) {
+      io.emit(JSON.stringify({ over: result.length }));
+      return 1;
+    } else if (result !== null) io.emit(`{"result": ${result}}`);
+    return code;
+  }
+
+  // Nothing of Node runs after it.
   function leave(code) {
-    if (end.error !== null) io.emit(JSON.stringify({ error: end.error.slice(0, 16384) }));
-    else if (end.result !== null && end.result.length > config.result_max) {
-      io.emit(JSON.stringify({ over: end.result.length }));
-      code = 1;
-    } else if (end.result !== null) io.emit(`{"result": ${end.result}}`);
-    addon.exit(code);
+    addon.exit(report(code));
   }
 
   py.FS.writeFile("/tmp/host.py", fs.readFileSync(path.join(here, "python", "host.py")));
@@ -188,13 +195,15 @@ _setup
   const run = runner.run;
   const interrupted = runner.interrupted;
   const reseed = runner.reseed;
+  const remember = runner.remember;
+  const tidy = runner.tidy;
   if (config.sandbox !== "none") {
     py.runPython(cutOff);
     freezePrototypes();
   }
 
   guardFatal(py, addon, io);
-  return { py, flag, io, end, run, interrupted, reseed, leave };
+  return { py, flag, io, end, run, interrupted, reseed, remember, tidy, report, leave };
 }
 
 // Pyodide's fatal errors settle no promise and print into standard output: say it on the channel, and die of it.

@@ -19,7 +19,7 @@
 static volatile unsigned char *interrupt_flag;
 static uv_async_t wake;
 static void (*woken)(void);
-static volatile sig_atomic_t armed;
+static volatile sig_atomic_t armed, asked;
 
 static void on_signal(int number)
 {
@@ -30,6 +30,7 @@ static void on_signal(int number)
     if (number == SIGTERM) {
         if (!armed)
             _exit(143); /* no job was begun: nothing to tidy up */
+        asked = 1;
         *interrupt_flag = 2;
         (void)setitimer(ITIMER_REAL, &repeat, NULL);
     }
@@ -63,6 +64,12 @@ int interrupt_start(uv_loop_t *loop, volatile unsigned char *flag, void (*on_wak
 void interrupt_arm(void)
 {
     armed = 1;
+}
+
+bool interrupt_disarm(void)
+{
+    armed = 0;
+    return asked != 0;
 }
 
 double interrupt_sleep(double ms)

@@ -3,7 +3,8 @@
 //   read what to load ─▶ start Pyodide ─▶ import ─▶ warm up ─▶ {"ready"} ─▶ serve() ═▶ in each copy: copy.mjs
 import { createRequire } from "node:module";
 
-const MAJORS = [20, 22, 24];
+// What each needs so that Python can wait for a promise in the middle of synchronous code (asyncio.run).
+const FLAGS = { 20: "--experimental-wasm-stack-switching", 22: "--experimental-wasm-jspi", 24: null };
 const WARM_UPS = 300;
 
 const encoder = new TextEncoder();
@@ -21,7 +22,9 @@ try {
 } catch (error) {
   refuse(`the add-on cannot be loaded by Node ${process.versions.node}: ${error.message.split("\n")[0]}`);
 }
-if (!MAJORS.includes(major)) refuse(`Node ${process.versions.node} is not supported, expected 20, 22 or 24`);
+if (!(major in FLAGS)) refuse(`Node ${process.versions.node} is not supported, expected 20, 22 or 24`);
+if (FLAGS[major] !== null && !process.execArgv.includes(FLAGS[major]))
+  addon.restart([process.execPath, FLAGS[major], ...process.execArgv, ...process.argv.slice(1)]);
 
 const message = addon.receive();
 if (message === null) process.exit(0);

@@ -49,6 +49,9 @@ struct snake {
     unsigned waiting; /* gates that are still shut */
     unsigned closing; /* handles that are still open, at the end */
     bool exited, ended, close_asked;
+    bool said_end, recycle, stop_asked; /* isolation scope: the job is over, its process is not */
+    enum spec_containment rung;
+
     struct verdict verdict;
     char why[200];        /* why mandor stopped it */
     char *error;          /* what Python said of its end */
@@ -73,6 +76,11 @@ static void phase(struct execution *execution, const char *name)
         events->on_phase(execution_arg(execution), name);
 }
 
+static bool is_scope(const struct snake *snake)
+{
+    return str_eq(python_runtime(snake->python)->isolation, "scope");
+}
+
 /* ---- the end: gates ---- */
 
 static void try_end(struct execution *execution)
@@ -84,6 +92,10 @@ static void try_end(struct execution *execution)
     snake->ended = true;
     if (snake->copy != NULL)
         snake->verdict.descendants_killed = child_descendants_killed(copy_child(snake->copy));
+    if (snake->said_end) { /* every byte of this job has left its pipes */
+        bool clean = snake->streams.out.result == 0 && snake->streams.err.result == 0;
+        copy_release(STEAL(snake->copy), clean && !snake->recycle && !snake->stop_asked);
+    }
     job_streams_judge(&snake->streams, &snake->verdict);
     execution_events(execution)->on_ended(execution_arg(execution), &snake->verdict);
 }
@@ -115,7 +127,7 @@ static void on_stream_ended(struct execution *execution, struct job_stream *stre
 {
     struct snake *snake = state_of(execution);
 
-    if (stream->result < 0 && snake->copy != NULL)
+    if (stream->result < 0 && snake->copy != NULL && !snake->said_end)
         child_stop(copy_child(snake->copy), snake->streams.cause,
                    spec_of(execution)->kill_after_ms);
     open_gate(execution, gate_of(stream) | drain_gate_of(stream));
@@ -140,6 +152,15 @@ static void on_value(void *arg, const char *kind, json_t *value)
         execution_keep_result(execution, value);
     } else if (str_eq(kind, "progress")) {
         execution_keep_progress(execution, value);
+    } else if (str_eq(kind, "end")) {
+        snake->verdict = (struct verdict){
+            .cause = CAUSE_EXIT,
+            .exit_code = (int)json_integer_value(json_object_get(value, "code")),
+            .user_us = json_integer_value(json_object_get(value, "user_us")),
+            .system_us = json_integer_value(json_object_get(value, "system_us")),
+        };
+        snake->recycle = json_is_true(json_object_get(value, "recycle"));
+        snake->said_end = snake->verdict.exit_code >= 0 && !snake->exited;
     } else if (str_eq(kind, "over")) {
         snake->result_bytes = json_integer_value(value);
     } else if (text == NULL) {
@@ -156,9 +177,34 @@ static void on_value(void *arg, const char *kind, json_t *value)
     }
 }
 
+static void explain(struct execution *execution);
+
+/* isolation scope: all that the job wrote is in its pipes, and its process waits for the next job. */
+static void finish_scope(struct execution *execution)
+{
+    struct snake *snake = state_of(execution);
+
+    watchdog_stop(&snake->watchdog);
+    explain(execution);
+    if (snake->verdict.exit_code > 0 && snake->verdict.error[0] == '\0')
+        (void)snprintf(snake->verdict.error, sizeof snake->verdict.error, "exit code %d",
+                       snake->verdict.exit_code);
+    if (snake->waiting & GATE_OUT)
+        filter_finish(snake->streams.out.filter);
+    if (snake->waiting & GATE_ERR)
+        filter_finish(snake->streams.err.filter);
+    if (snake->waiting & GATE_CHANNEL)
+        channel_finish(snake->channel);
+    open_gate(execution, GATES_DRAIN | GATE_TREE);
+}
+
 static void on_channel_activity(void *arg)
 {
-    state_of(arg)->streams.active_at_ms = clock_mono_ms();
+    struct snake *snake = state_of(arg);
+
+    snake->streams.active_at_ms = clock_mono_ms();
+    if (snake->said_end && (snake->waiting & GATE_TREE) != 0)
+        finish_scope(arg);
 }
 
 static void on_channel_ended(void *arg)
@@ -168,12 +214,16 @@ static void on_channel_ended(void *arg)
 
 static void start_channel(struct execution *execution, int fd)
 {
-    static const char *const kinds[] = {
+    /* A copy that takes one job ends by ending: a word to that effect would be the job's own. */
+    static const char *const one_job[] = {
         "progress", "log", "result", "error", "fatal", "over", NULL
+    };
+    static const char *const many_jobs[] = {
+        "progress", "log", "result", "error", "fatal", "over", "end", NULL
     };
     struct snake *snake = state_of(execution);
     struct channel_events events = {
-        .kinds = kinds,
+        .kinds = is_scope(snake) ? many_jobs : one_job,
         .line_max = (size_t)python_runtime(snake->python)->result_max_bytes + LINE_SLACK,
         .on_value = on_value,
         .on_activity = on_channel_activity,
@@ -204,9 +254,10 @@ static void stop(struct execution *execution, enum cause cause, int64_t grace_ms
 
     if (why != NULL && snake->why[0] == '\0')
         (void)snprintf(snake->why, sizeof snake->why, "%.*s", (int)sizeof snake->why - 1, why);
+    snake->stop_asked = true;
     if (snake->copy != NULL)
         child_stop(copy_child(snake->copy), cause, grace_ms);
-    else if (python_ask_withdraw(&snake->ask))
+    else if (!snake->ended && python_ask_withdraw(&snake->ask))
         finish_unrun(execution, &(struct verdict){ .cause = cause, .exit_code = -1 });
     if (!snake->ended)
         phase(execution, "stopping");
@@ -358,12 +409,17 @@ static void on_copy(void *arg, struct copy *copy)
     struct child *child = copy_child(copy);
     struct child_pipes pipes;
 
-    copy_adopt(copy, &events, execution, &pipes);
+    int r = copy_adopt(copy, &events, execution, &pipes);
     snake->copy = copy;
+    snake->rung = child_containment(child);
+    if (r < 0) { /* nothing of it has run */
+        stop(execution, CAUSE_SHUTDOWN, 0, strerror(-r));
+        return;
+    }
     snake->waiting |= GATES_STREAMS | GATES_DRAIN | GATE_CHANNEL;
     watchdog_start(&snake->watchdog);
     child_note_cpu_time(child, spec_of(execution)->limits.cpu_time_ms);
-    int r = send_frame(execution, pipes.channel);
+    r = send_frame(execution, pipes.channel);
     adopt_pipe(&snake->streams.out, pipes.out);
     adopt_pipe(&snake->streams.err, pipes.err);
     start_channel(execution, pipes.channel);
@@ -393,6 +449,8 @@ static void on_exited(void *arg, const struct verdict *verdict)
     struct snake *snake = state_of(execution);
     const struct spec *spec = spec_of(execution);
 
+    if (snake->said_end)
+        return; /* the job had ended before its process did */
     snake->exited = true;
     snake->verdict = *verdict;
     if (snake->why[0] != '\0' && verdict->cause != CAUSE_EXIT && verdict->cause != CAUSE_SIGNAL &&
@@ -442,6 +500,8 @@ static void on_empty(void *arg)
     struct execution *execution = arg;
     struct snake *snake = state_of(execution);
 
+    if (snake->said_end)
+        return;
     if (snake->waiting & GATE_OUT)
         filter_finish(snake->streams.out.filter);
     if (snake->waiting & GATE_ERR)
@@ -472,6 +532,26 @@ static const char *missing_package(const struct snake *snake, const struct spec 
     return NULL;
 }
 
+/* One process takes job after job: what bounds a process cannot bound a job, and its standard input never ends. */
+static int check_scope(const struct snake *snake, const struct spec *spec, struct mandor_err *err)
+{
+    const struct spec_limits *limits = &spec->limits;
+    const char *name = python_runtime(snake->python)->name;
+
+    if (!is_scope(snake))
+        return 0;
+    if (spec->stdin_src.bytes != NULL)
+        return err_set(err, -EOPNOTSUPP, FAULT_CALLER,
+                       "runtime '%.60s' has isolation 'scope', whose jobs have no stdin", name);
+    if (spec->limits_policy == LIMITS_STRICT &&
+        (limits->memory_bytes > 0 || limits->cpu_time_ms > 0 || limits->cpu > 0))
+        return err_set(err, -EOPNOTSUPP, FAULT_CALLER,
+                       "runtime '%.60s' has isolation 'scope', which cannot hold limits of memory "
+                       "or processor",
+                       name);
+    return 0;
+}
+
 static int start(struct execution *execution, struct mandor_err *err)
 {
     static const struct python_ask_events events = { .on_copy = on_copy, .on_refused = on_refused };
@@ -489,7 +569,10 @@ static int start(struct execution *execution, struct mandor_err *err)
                        "package '%.60s' is not in runtime '%.60s' (python.runtimes.%.60s.packages)",
                        missing, python_runtime(snake->python)->name,
                        python_runtime(snake->python)->name);
-    int r = job_streams_open(&snake->streams, execution, on_stream_ended);
+    int r = check_scope(snake, spec, err);
+    if (r < 0)
+        return r;
+    r = job_streams_open(&snake->streams, execution, on_stream_ended);
     if (r < 0) {
         (void)job_streams_close(&snake->streams, NULL, NULL);
         return err_set(err, r, FAULT_HOST, "start job %s", request->id);
@@ -565,8 +648,7 @@ static json_t *limits_enforced(const struct execution *execution)
 static const char *containment(const struct execution *execution)
 {
     const struct snake *snake = state_of(execution);
-    return snake->copy != NULL ? spec_containment_name(child_containment(copy_child(snake->copy)))
-                               : NULL;
+    return snake->rung != CONTAIN_AUTO ? spec_containment_name(snake->rung) : NULL;
 }
 
 static void on_part_closed(void *arg)

@@ -1,4 +1,5 @@
 /* copy.c - one copy of a fork server: it warms up, waits for a job, becomes its asker's child; moves in copy_moves.def. */
+#include <fcntl.h>
 #include <stdio.h>
 
 #include "base/clock.h"
@@ -263,16 +264,56 @@ void copy_hand(struct copy *copy, struct python_ask *ask)
     BUG_ON(copy->events == NULL);
 }
 
-void copy_adopt(struct copy *copy, const struct copy_events *events, void *arg,
-                struct child_pipes *ret_pipes)
+/* Ends of the same pipes: the copy keeps its own for the next job. */
+static int lend(const struct child_pipes *from, struct child_pipes *to)
+{
+    const int own[] = { from->in, from->out, from->err, from->channel };
+    int *lent[] = { &to->in, &to->out, &to->err, &to->channel };
+
+    for (size_t i = 0; i < ARRAY_LEN(own); i++)
+        if ((*lent[i] = fcntl(own[i], F_DUPFD_CLOEXEC, 10)) < 0)
+            return -errno;
+    return 0;
+}
+
+int copy_adopt(struct copy *copy, const struct copy_events *events, void *arg,
+               struct child_pipes *ret_pipes)
 {
     OBJ_CHECK(copy, COPY_MAGIC);
     BUG_ON(copy->state != COPY_TAKEN || copy->events != NULL);
     close_poll(copy);
     copy->events = events;
     copy->arg = arg;
-    *ret_pipes = copy->pipes;
-    copy->pipes = (struct child_pipes){ -1, -1, -1, -1 };
+    *ret_pipes = (struct child_pipes){ -1, -1, -1, -1 };
+    if (!copy->lasting) {
+        *ret_pipes = copy->pipes;
+        copy->pipes = (struct child_pipes){ -1, -1, -1, -1 };
+        return 0;
+    }
+    int r = lend(&copy->pipes, ret_pipes);
+    if (r < 0)
+        child_stop(copy->child, CAUSE_SHUTDOWN, 0);
+    return r;
+}
+
+void copy_release(struct copy *copy, bool reuse)
+{
+    OBJ_CHECK(copy, COPY_MAGIC);
+    copy->events = NULL;
+    copy->arg = NULL;
+    if (copy->state == COPY_GONE) { /* it died between its last word and now */
+        end(copy);
+        return;
+    }
+    if (copy->state != COPY_TAKEN) { /* dying: nobody else will ask for its end */
+        child_empty(copy->child);
+        return;
+    }
+    move(copy, COPY_RELEASE);
+    if (reuse)
+        python_turn(copy->python);
+    else
+        copy_leave(copy);
 }
 
 struct child *copy_child(const struct copy *copy)
@@ -299,6 +340,7 @@ int copy_start(struct server *server, struct python_ask *ask)
                            .server = server,
                            .version = server->version,
                            .ask = ask,
+                           .lasting = str_eq(server->runtime.isolation, "scope"),
                            .pipes = { -1, -1, -1, -1 },
                            .parts = 1, /* the timer */
                            .asked_ms = clock_mono_ms() };
@@ -323,6 +365,7 @@ int copy_start(struct server *server, struct python_ask *ask)
     copy->timer.data = copy;
     list_push_back(&python->copies, &copy->node);
     python->copy_count++;
+    server->asked++;
     if (ask != NULL)
         ask->own = copy;
     return 0;

@@ -13,6 +13,7 @@
 #include "python/python_int.h"
 
 #define TICK_MS           1000
+#define INSTANCES_COMING_MAX 4 /* servers that start at once */
 #define BACKOFF_FIRST_MS  500
 #define BACKOFF_LAST_MS   30000
 #define COPY_FAILURES_MAX 3 /* in a row: the server is no good */
@@ -23,6 +24,11 @@ static bool is_coming(const struct server *server)
 {
     return server->state == SERVER_RESOLVING || server->state == SERVER_SPAWNING ||
            server->state == SERVER_LOADING;
+}
+
+static bool is_instance(const struct python *python)
+{
+    return str_eq(python->runtime.isolation, "instance");
 }
 
 static struct server *in_charge(const struct python *python)
@@ -84,7 +90,7 @@ void python_ask(struct python *python, struct python_ask *ask, const struct spec
     OBJ_CHECK(python, PYTHON_MAGIC);
     *ask = (struct python_ask){ .python = python,
                                 .waiting = true,
-                                .special = limits->cpu > 0,
+                                .special = limits->cpu > 0 && !is_instance(python),
                                 .limits = *limits,
                                 .policy = policy,
                                 .events = events,
@@ -156,6 +162,29 @@ static void note_failure(struct python *python, const char *why, bool refused)
              python->runtime.name, why, delay_ms);
 }
 
+/* isolation instance: as many interpreters as jobs wait, and some that wait for jobs. */
+static void start_instances(struct python *python)
+{
+    int64_t there = 0, coming = 0;
+
+    if (!python->wanted || clock_mono_ms() < python->next_start_ms)
+        return;
+    LIST_FOREACH(server, &python->servers, struct server, node) {
+        there += is_coming(server) || (server->state == SERVER_READY && server->asked == 0);
+        coming += is_coming(server);
+    }
+    LIST_FOREACH(copy, &python->copies, struct copy, node)
+        there += is_spare(copy);
+    int64_t missing = python->runtime.spare + (int64_t)python->ask_count - there;
+    for (; missing > 0 && coming < INSTANCES_COMING_MAX; missing--, coming++) {
+        int r = python->failures > 0 && coming > 0 ? -EAGAIN : server_start(python);
+        if (r == -EAGAIN)
+            return; /* one scout at a time */
+        if (r < 0)
+            note_failure(python, strerror(-r), false);
+    }
+}
+
 static void start_server(struct python *python)
 {
     struct server *serving = in_charge(python);
@@ -168,10 +197,23 @@ static void start_server(struct python *python)
         note_failure(python, strerror(-r), false);
 }
 
+/* isolation instance: each server makes one copy, and goes. */
+static void use_up_servers(struct python *python)
+{
+    LIST_FOREACH(server, &python->servers, struct server, node)
+        if (server->state == SERVER_READY && server->asked == 0 && copy_start(server, NULL) < 0)
+            return; /* the next look tries again */
+}
+
 static void start_copies(struct python *python)
 {
     struct server *server = in_charge(python);
     int64_t spares = 0, plain = 0;
+
+    if (is_instance(python)) {
+        use_up_servers(python);
+        return;
+    }
 
     if (server == NULL)
         return;
@@ -201,9 +243,19 @@ static void find_due(struct python *python)
             server->due = "configuration";
         else if (server->age_max_ms > 0 && now - server->ready_ms >= server->age_max_ms)
             server->due = "max_age";
-        else if (runtime->max_forks > 0 && server->forks >= runtime->max_forks)
+        else if (!is_instance(python) && runtime->max_forks > 0 && server->forks >= runtime->max_forks)
             server->due = "max_forks";
     }
+}
+
+/* After a burst there are more of those that take job after job than anybody needs: the last ones go. */
+static void shrink(struct python *python)
+{
+    int64_t kept = 0, most = MAX(python->runtime.spare, (int64_t)1);
+
+    LIST_FOREACH(copy, &python->copies, struct copy, node)
+        if (copy->lasting && copy->state == COPY_READY && ++kept > most)
+            copy_leave(copy);
 }
 
 /* Whoever is not in charge any more goes; spares of an older configuration with it. */
@@ -212,7 +264,9 @@ static void retire(struct python *python)
     struct server *serving = in_charge(python);
 
     LIST_FOREACH(server, &python->servers, struct server, node) {
-        bool replaced = serving != NULL && server != serving && server->number < serving->number;
+        bool replaced = is_instance(python)
+                            ? server->forks > 0 || server->version != python->version
+                            : serving != NULL && server->number < serving->number;
         if (python->closing || (server->state == SERVER_READY && replaced)) {
             python->recycles += server->state == SERVER_READY && !python->closing;
             server_leave(server, python->closing ? "shutdown" : "replaced");
@@ -223,6 +277,8 @@ static void retire(struct python *python)
         if (is_spare(copy) &&
             (python->closing || (serving != NULL && copy->version != serving->version)))
             copy_leave(copy);
+    if (!python->closing && python->ask_count == 0)
+        shrink(python);
 }
 
 static void on_closed(uv_handle_t *handle)
@@ -262,7 +318,10 @@ void python_tend(struct python *python)
     if (!python->closing) {
         find_due(python);
         serve(python);
-        start_server(python);
+        if (is_instance(python))
+            start_instances(python);
+        else
+            start_server(python);
         start_copies(python);
         if (python->refused && in_charge(python) == NULL && !any_coming(python))
             refuse_all(python, true, python->last_error);

@@ -4,7 +4,8 @@
  *          └───▶ on_refused: no copy can be had now (CAUSE_SPAWN)
  *
  * A runtime looks after itself: it starts its server, keeps spare copies warmed, replaces a server that is old or has
- * died, and after failing starts waits longer and longer.  A copy takes one job and ends.  Loop thread only.
+ * died, and after failing starts waits longer and longer.  A copy takes one job and ends, but with isolation `scope` it is
+ * cleaned and takes the next one.  With isolation `instance` a server makes one copy and ends.  Loop thread only.
  */
 #ifndef PYTHON_PYTHON_H
 #define PYTHON_PYTHON_H
@@ -72,9 +73,13 @@ struct copy_events {
     void (*on_kill_pending)(void *arg);
 };
 
-/* ret_pipes: the caller's from here on.  Its channel takes one job (u32le length, JSON) and answers in lines. */
-void copy_adopt(struct copy *copy, const struct copy_events *events, void *arg,
+/* ret_pipes: the caller's from here on.  Its channel takes one job (u32le length, JSON) and answers in lines.
+ * 0 or -errno (then the copy is ended, and on_exited comes). */
+MUST_CHECK int copy_adopt(struct copy *copy, const struct copy_events *events, void *arg,
                 struct child_pipes *ret_pipes);
+/* isolation scope: the job has said its end, its streams are read to the last byte; the copy is nobody's again.  reuse: it may take
+ * another job. */
+void copy_release(struct copy *copy, bool reuse);
 struct child *copy_child(const struct copy *copy);
 /* After on_empty. */
 void copy_close(struct copy *copy);

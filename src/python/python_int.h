@@ -60,7 +60,7 @@ struct server {
     uv_timer_t timer; /* start_timeout */
     unsigned parts;   /* what must still close */
     int64_t started_ms, ready_ms, age_max_ms;
-    int64_t forks;
+    int64_t asked, forks; /* copies: asked for, made */
     json_t *ready;   /* what it said of itself */
     const char *due; /* why it should be replaced; static text, NULL = it should not */
     bool was_ready, expected;
@@ -82,6 +82,7 @@ enum copy_event {
     COPY_SPAWNED,
     COPY_SAID_READY,
     COPY_TAKE,
+    COPY_RELEASE,
     COPY_STOP,
     COPY_EXITED,
     COPY_EMPTY,
@@ -100,13 +101,14 @@ struct copy {
     struct child *child;
     struct child_pipes pipes; /* until it is adopted */
     uv_poll_t poll;           /* of the channel, until READY */
-    bool poll_open, handed;   /* handed: the poll is closed, the pipes are somebody else's */
+    bool poll_open;
     uv_timer_t timer;
     unsigned parts;
     int64_t asked_ms;
     char line[256]; /* its first words */
     size_t line_len;
-    bool was_ready, expected, emptied, closed;
+    bool was_ready, expected;
+    bool lasting; /* isolation scope: it takes job after job */
     struct verdict verdict;
     char why[240];                    /* why it was stopped by us, or what it said */
     const struct copy_events *events; /* of its owner; NULL = none yet */

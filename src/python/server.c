@@ -237,9 +237,10 @@ static int say_config(struct server *server)
     for (char **name = runtime->preload; name != NULL && *name != NULL; name++)
         (void)json_array_append_new(preload, json_string(*name));
     SCOPED_JSON *config =
-        json_pack("{s:s, s:s, s:s, s:I, s:O, s:O}", "runtime", runtime->name, "isolation",
+        json_pack("{s:s, s:s, s:s, s:I, s:I, s:O, s:O}", "runtime", runtime->name, "isolation",
                   runtime->isolation, "sandbox", runtime->sandbox, "result_max",
-                  (json_int_t)runtime->result_max_bytes, "wheels", wheels, "preload", preload);
+                  (json_int_t)runtime->result_max_bytes, "recycle_jobs",
+                  (json_int_t)runtime->recycle_jobs, "wheels", wheels, "preload", preload);
     if (config != NULL && runtime->hash_seed != NULL)
         (void)json_object_set_new(config, "hash_seed", json_string(runtime->hash_seed));
     SCOPED_FREE char *text = config != NULL ? json_text(config) : NULL;

@@ -171,8 +171,8 @@ def _flush():
 
 
 def setup(native):
-    import json
     from inspect import CO_COROUTINE
+    from json import dumps, loads
 
     out, emit, leave, wait, check = native.out, native.emit, native.leave, native.sleep, native.check
     state = types.SimpleNamespace(top=None, job=None, code=None)
@@ -197,7 +197,7 @@ def setup(native):
     # -- the module `mandor` --
 
     def say(kind, value):
-        emit(json.dumps({kind: _encode(value, kind, 0)}, ensure_ascii=True))
+        emit(dumps({kind: _encode(value, kind, 0)}, ensure_ascii=True))
 
     def progress(value, /):
         """Tell how far the job is: a number, or any JSON value."""
@@ -283,7 +283,7 @@ def setup(native):
 
     async def run(text):
         """Run one job; returns its exit code."""
-        job = json.loads(text)
+        job = loads(text)
         source = job["code"]
         state.top = asyncio.current_task()
         linecache.cache[JOB_FILE] = (len(source), None, source.splitlines(True), JOB_FILE)
@@ -292,7 +292,7 @@ def setup(native):
             state.job = asyncio.ensure_future(evaluate(code, last, names_for(job)))
             value = await state.job
             _flush()
-            native.result(json.dumps(_encode(value, "", 0), ensure_ascii=True))
+            native.result(dumps(_encode(value, "", 0), ensure_ascii=True))
             return 0
         except BaseException as error:
             code = fail(error)
@@ -302,7 +302,148 @@ def setup(native):
     loop = asyncio.get_event_loop()
     loop._keyboard_interrupt_handler = interrupted
     loop._system_exit_handler = exit_now
-    return types.SimpleNamespace(run=run, interrupted=interrupted, reseed=_reseed)
+    cleaner = _Cleaner(loop, state)
+    return types.SimpleNamespace(run=run, interrupted=interrupted, reseed=_reseed, remember=cleaner.remember, tidy=cleaner.tidy)
+
+
+# ---- isolation `scope` ----
+
+
+class _Cleaner:
+    """Puts back what a job has changed, as far as that can be seen; tidy() is false where it could not be done."""
+
+    WRITABLE = ("/tmp", "/home/pyodide", "/home")
+
+    def __init__(self, loop, state):
+        self.loop, self.state = loop, state
+
+    def remember(self):
+        import gc
+        import os
+        import signal
+        import warnings
+
+        gc.collect()
+        self.modules = dict(sys.modules)
+        self.dicts = {name: dict(module.__dict__) for name, module in sys.modules.items()
+                      if isinstance(module, types.ModuleType) and name not in ("__main__", "<mandor>")}
+        self.path, self.meta_path, self.path_hooks = list(sys.path), list(sys.meta_path), list(sys.path_hooks)
+        self.environ = dict(os.environ)
+        self.cwd = os.getcwd()
+        self.files = {place: set(os.listdir(place)) for place in self.WRITABLE}
+        self.filters = list(warnings.filters)
+        self.signals = {number: signal.getsignal(number) for number in signal.valid_signals()}
+        self.recursion = sys.getrecursionlimit()
+        self.handles = []
+        self._listen()
+
+    def _listen(self):
+        """Every callback that is put off goes through one of these two."""
+        loop, handles = self.loop, self.handles
+        call_later, call_soon = type(loop).call_later, type(loop).call_soon
+
+        def later(*args, **keys):
+            handle = call_later(loop, *args, **keys)
+            handles.append(handle)
+            return handle
+
+        def soon(*args, **keys):
+            handle = call_soon(loop, *args, **keys)
+            handles.append(handle)
+            return handle
+
+        loop.call_later, loop.call_soon = later, soon
+        self.own = (later, soon)
+
+    async def tidy(self):
+        try:
+            return await self._tidy()
+        except BaseException:
+            return False
+
+    async def _tidy(self):
+        import gc
+
+        top = asyncio.current_task()
+        for task in asyncio.all_tasks():
+            if task is not top:
+                task.cancel()
+        await asyncio.sleep(0)
+        clean = all(task is top for task in asyncio.all_tasks())
+        for handle in self.handles:
+            handle.cancel()
+        self.handles.clear()
+        if (self.loop.__dict__.get("call_later"), self.loop.__dict__.get("call_soon")) != self.own:
+            clean = False
+        self._tidy_interpreter()
+        clean = self._tidy_modules() and clean
+        self._tidy_files()
+        _flush()
+        gc.enable()
+        gc.collect(0)
+        return clean
+
+    def _tidy_interpreter(self):
+        import os
+        import signal
+        import warnings
+
+        sys.path[:], sys.meta_path[:], sys.path_hooks[:] = self.path, self.meta_path, self.path_hooks
+        if dict(os.environ) != self.environ:
+            os.environ.clear()
+            os.environ.update(self.environ)
+        warnings.filters[:] = self.filters
+        for number, handler in self.signals.items():
+            if signal.getsignal(number) != handler:
+                signal.signal(number, handler)
+        sys.setrecursionlimit(self.recursion)
+        sys.settrace(None)
+        sys.setprofile(None)
+        for hook in ("displayhook", "excepthook"):
+            setattr(sys, hook, getattr(sys, f"__{hook}__"))
+        import atexit
+        atexit._clear()
+
+    def _tidy_modules(self):
+        """New modules go, old ones come back, and each has the names that it had."""
+        current = sys.modules
+        for name in list(current):
+            if name not in self.modules and name != "__main__":
+                del current[name]
+        for name, module in self.modules.items():
+            if current.get(name) is not module and name != "__main__":
+                current[name] = module
+        for name, names in self.dicts.items():
+            own = self.modules[name].__dict__
+            if not _same(own, names):
+                own.clear()
+                own.update(names)
+        return True
+
+    def _tidy_files(self):
+        import os
+        import shutil
+
+        os.chdir(self.cwd)
+        for place, known in self.files.items():
+            for name in os.listdir(place):
+                if name in known:
+                    continue
+                path = f"{place}/{name}"
+                if os.path.isdir(path) and not os.path.islink(path):
+                    shutil.rmtree(path)
+                else:
+                    os.unlink(path)
+
+
+def _same(a, b):
+    """The same objects under the same names; == would ask the objects."""
+    if len(a) != len(b):
+        return False
+    for key, value in b.items():
+        if a.get(key, _same) is not value:
+            return False
+    return True
 
 
 def _reseed():
