@@ -54,11 +54,25 @@ export async function liveAsCopy(addon, interpreter, config) {
   leave(await run(frame));
 }
 
+// The properties of JavaScript's own prototypes, to see whether a job has changed one.
+const prototypes = [Object, Function, Array, Map, Set, Promise, Error, Uint8Array, ArrayBuffer, Date, String, Number, RegExp].map((kind) => kind.prototype);
+const takePicture = () => prototypes.map((prototype) => Object.getOwnPropertyDescriptors(prototype));
+const isAsBefore = (picture) =>
+  prototypes.every((prototype, i) => {
+    const names = Reflect.ownKeys(prototype), before = picture[i];
+    return names.length === Reflect.ownKeys(before).length &&
+      names.every((name) => {
+        const now = Object.getOwnPropertyDescriptor(prototype, name), then = before[name];
+        return then !== undefined && now.value === then.value && now.get === then.get && now.set === then.set;
+      });
+  });
+
 // Isolation `scope`: job after job, cleaned in between; what cannot be cleaned ends it.
 async function liveOn(addon, interpreter, config) {
   const { py, flag, io, run, reseed, remember, tidy, report, leave } = interpreter;
   const first = py._module.HEAPU8.length;
 
+  const picture = takePicture();
   remember();
   for (let jobs = 1; ; jobs++) {
     const frame = addon.readFrame(3);
@@ -69,7 +83,7 @@ async function liveOn(addon, interpreter, config) {
     if (addon.disarm()) leave(code); // mandor has ended it
     const { user, system } = process.cpuUsage(before);
     const grown = py._module.HEAPU8.length - first > HEAP_GROWTH_MAX;
-    const recycle = !clean || grown || jobs >= config.recycle_jobs;
+    const recycle = !clean || grown || !isAsBefore(picture) || jobs >= config.recycle_jobs;
     const ended = report(code);
     io.emit(JSON.stringify({ end: { code: ended, recycle, user_us: user, system_us: system } }));
     if (recycle) addon.exit(0);

@@ -215,12 +215,10 @@ static void on_channel_ended(void *arg)
 static void start_channel(struct execution *execution, int fd)
 {
     /* A copy that takes one job ends by ending: a word to that effect would be the job's own. */
-    static const char *const one_job[] = {
-        "progress", "log", "result", "error", "fatal", "over", NULL
-    };
-    static const char *const many_jobs[] = {
-        "progress", "log", "result", "error", "fatal", "over", "end", NULL
-    };
+    static const char *const one_job[] = { "progress", "log",  "result", "error",
+                                           "fatal",    "over", NULL };
+    static const char *const many_jobs[] = { "progress", "log",  "result", "error",
+                                             "fatal",    "over", "end",    NULL };
     struct snake *snake = state_of(execution);
     struct channel_events events = {
         .kinds = is_scope(snake) ? many_jobs : one_job,

@@ -12,11 +12,11 @@
 #include "base/log.h"
 #include "python/python_int.h"
 
-#define TICK_MS           1000
+#define TICK_MS              1000
 #define INSTANCES_COMING_MAX 4 /* servers that start at once */
-#define BACKOFF_FIRST_MS  500
-#define BACKOFF_LAST_MS   30000
-#define COPY_FAILURES_MAX 3 /* in a row: the server is no good */
+#define BACKOFF_FIRST_MS     500
+#define BACKOFF_LAST_MS      30000
+#define COPY_FAILURES_MAX    3 /* in a row: the server is no good */
 
 /* ---- who is there ---- */
 
@@ -243,7 +243,8 @@ static void find_due(struct python *python)
             server->due = "configuration";
         else if (server->age_max_ms > 0 && now - server->ready_ms >= server->age_max_ms)
             server->due = "max_age";
-        else if (!is_instance(python) && runtime->max_forks > 0 && server->forks >= runtime->max_forks)
+        else if (!is_instance(python) && runtime->max_forks > 0 &&
+                 server->forks >= runtime->max_forks)
             server->due = "max_forks";
     }
 }

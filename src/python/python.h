@@ -76,7 +76,7 @@ struct copy_events {
 /* ret_pipes: the caller's from here on.  Its channel takes one job (u32le length, JSON) and answers in lines.
  * 0 or -errno (then the copy is ended, and on_exited comes). */
 MUST_CHECK int copy_adopt(struct copy *copy, const struct copy_events *events, void *arg,
-                struct child_pipes *ret_pipes);
+                          struct child_pipes *ret_pipes);
 /* isolation scope: the job has said its end, its streams are read to the last byte; the copy is nobody's again.  reuse: it may take
  * another job. */
 void copy_release(struct copy *copy, bool reuse);

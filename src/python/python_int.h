@@ -61,8 +61,8 @@ struct server {
     unsigned parts;   /* what must still close */
     int64_t started_ms, ready_ms, age_max_ms;
     int64_t asked, forks; /* copies: asked for, made */
-    json_t *ready;   /* what it said of itself */
-    const char *due; /* why it should be replaced; static text, NULL = it should not */
+    json_t *ready;        /* what it said of itself */
+    const char *due;      /* why it should be replaced; static text, NULL = it should not */
     bool was_ready, expected;
     bool refused; /* it said itself why it cannot: trying again helps nobody */
     char why[240];

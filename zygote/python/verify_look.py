@@ -1,0 +1,33 @@
+# What of it does the next job see (mandor verify isolation)?
+import asyncio
+import builtins
+import decimal
+import json
+import os
+import random
+import signal
+import sys
+import warnings
+
+from pyodide.ffi import to_js
+
+chance = random.random() == random.Random(12345).random()
+await asyncio.sleep(0.15)
+{
+    "globals": "planted_global" in globals() or hasattr(sys.modules["__main__"], "planted_global"),
+    "patched module": json.dumps([1]) != "[1]",
+    "patched class": hasattr(json.JSONEncoder, "planted"),
+    "builtins": hasattr(builtins, "planted") or hasattr(builtins, "planted_task"),
+    "new module": "planted_module" in sys.modules,
+    "sys.path": "/planted" in sys.path,
+    "environment": "PLANTED" in os.environ,
+    "working directory": os.getcwd() == "/tmp/planted",
+    "files": os.path.exists("/tmp/planted") or os.path.exists("/home/pyodide/planted"),
+    "random state": chance,
+    "decimal context": decimal.getcontext().prec == 3,
+    "warnings filters": any("planted" in str(one[1]) for one in warnings.filters),
+    "signal handlers": callable(signal.getsignal(signal.SIGUSR1)),
+    "JavaScript prototype": hasattr(to_js([1]), "planted"),
+    "callback left behind": hasattr(sys, "planted_callback"),
+    "task left behind": hasattr(sys, "planted_task"),
+}
