@@ -51,7 +51,6 @@ struct snake {
     bool exited, ended, close_asked;
     bool said_end, recycle, stop_asked; /* isolation scope: the job is over, its process is not */
     enum spec_containment rung;
-
     struct verdict verdict;
     char why[200];        /* why mandor stopped it */
     char *error;          /* what Python said of its end */

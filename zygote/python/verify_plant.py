@@ -30,7 +30,10 @@ random.seed(12345)
 decimal.getcontext().prec = 3
 warnings.filterwarnings("ignore", "planted")
 signal.signal(signal.SIGUSR1, lambda *_: None)
-to_js([1]).constructor.prototype.planted = 1
+try:
+    to_js([1]).constructor.prototype.planted = 1
+except BaseException:
+    pass  # frozen: nothing is left there
 
 
 def late():
