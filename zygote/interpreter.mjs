@@ -87,12 +87,12 @@ function channel(addon, py, flag) {
   };
 }
 
-// A getter that a job puts on the prototype of all objects is called by Pyodide's own code, with Pyodide's own objects.  Errors stay as
-// they are: who derives from them assigns names.
-function freezePrototypes() {
+// A getter that a job puts on the prototype of all objects is called by Pyodide's own code, with Pyodide's own objects.  Sealed, not
+// frozen: an object that inherits a frozen `constructor` cannot be given one of its own, and Pyodide does that.
+function sealPrototypes() {
   for (const kind of [Object, Function, Array, Map, Set, Promise, ArrayBuffer, Uint8Array, Object.getPrototypeOf(Uint8Array)]) {
-    Object.freeze(kind.prototype);
-    Object.freeze(kind);
+    Object.seal(kind.prototype);
+    Object.seal(kind);
   }
 }
 
@@ -199,7 +199,7 @@ _setup
   const tidy = runner.tidy;
   if (config.sandbox !== "none") {
     py.runPython(cutOff);
-    freezePrototypes();
+    sealPrototypes();
   }
 
   guardFatal(py, addon, io);
