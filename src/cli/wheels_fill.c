@@ -5,10 +5,10 @@
  *
  * Fetching takes no turn; looking and taking happen in one turn, so that what fits together still does when it is written down.
  */
-#include <limits.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
+#include "base/utf8.h"
 #include "cli/out.h"
 #include "cli/wheels.h"
 #include "cli/wheels_helper.h"
@@ -23,16 +23,12 @@ static int no_memory(struct mandor_err *err)
 
 /* ---- requests ---- */
 
-static json_t *texts(char *const *words, size_t count)
+/* Append a word or path to a list. */
+static int add_text(json_t *array, const char *text, struct mandor_err *err)
 {
-    json_t *array = json_array();
-
-    for (size_t i = 0; array != NULL && i < count; i++)
-        if (json_array_append_new(array, json_bytes(words[i], strlen(words[i]))) < 0) {
-            json_decref(array);
-            return NULL;
-        }
-    return array;
+    if (!utf8_clean(text, strlen(text)))
+        return err_set(err, -EINVAL, FAULT_CALLER, "'%.100s' is not UTF-8", text);
+    return json_array_append_new(array, json_string(text)) < 0 ? no_memory(err) : 0;
 }
 
 /* {name: path of its wheel} */
@@ -73,53 +69,42 @@ static int refused(const struct wheels *wheels, const json_t *answer)
     json_t *reason;
 
     json_array_foreach(json_object_get(answer, "refused"), i, reason) {
-        struct mandor_err line;
-        SCOPED_BUF safe = { .data = NULL };
-        (void)err_set(&line, -EINVAL, FAULT_JOB, "refused");
         const char *text = json_string_value(reason);
-        if (text != NULL && buf_addf(&safe, "refused: %s", text) == 0)
-            cli_warn(wheels->cli, "%s", safe.data);
+        cli_warn(wheels->cli, "refused: %s", text != NULL ? text : "no reason given");
     }
     return EXIT_FAILED;
 }
 
 /* ---- taking ---- */
 
-/* What happened to one package, for people and programs. */
-static int report(const struct wheels *wheels, const char *name, const json_t *package,
-                  const char *old_version, bool same)
+/* Note what happens to one package. */
+static int note(json_t *changes, const char *name, const json_t *package, const json_t *old)
 {
-    const char *version = lockfile_text(package, "version");
-    const char *what = old_version == NULL ? "added" : same ? "kept" : "replaced";
+    const char *what = old == NULL ? "added" : json_equal(old, package) ? "kept" : "replaced";
+    const char *was = old != NULL ? lockfile_text(old, "version") : NULL;
+    json_t *change = json_pack("{s:s, s:s, s:s, s:s, s:s*}", "name", name, "version",
+                               lockfile_text(package, "version"), "file",
+                               lockfile_text(package, "file"), "change", what, "was", was);
 
-    if (wheels->cli->json) {
-        SCOPED_JSON *line = json_pack("{s:s, s:s, s:s, s:s}", "name", name, "version", version,
-                                      "file", lockfile_text(package, "file"), "change", what);
-        return line != NULL ? out_json(line) : -ENOMEM;
-    }
-    out_line("%-8s %s %s%s%s", what, name, version, old_version != NULL && !same ? ", was " : "",
-             old_version != NULL && !same ? old_version : "");
-    return 0;
+    return json_array_append_new(changes, change);
 }
 
-static int take_one(const struct wheels *wheels, struct store_edit *edit, const char *name,
-                    json_t *package, const json_t *sources, struct mandor_err *err)
+static int take_one(struct store_edit *edit, const char *name, json_t *package,
+                    const json_t *sources, json_t *changes, struct mandor_err *err)
 {
-    const json_t *old = json_object_get(lockfile_packages(store_edit_lock(edit)), name);
     const char *from = json_string_value(json_object_get(sources, name));
     if (from == NULL)
         return err_set(err, -EPROTO, FAULT_BUG, "python3 did not say where the wheel of '%s' is",
                        name);
 
-    SCOPED_FREE char *old_version = old != NULL ? strdup(lockfile_text(old, "version")) : NULL;
-    bool same = old != NULL && json_equal(old, package);
+    SCOPED_JSON *old = json_incref(json_object_get(lockfile_packages(store_edit_lock(edit)), name));
     int r = store_edit_put(edit, name, package, from, err);
     if (r < 0)
         return err_wrap(err, r, "package '%s'", name);
-    return report(wheels, name, package, old_version, same) < 0 ? no_memory(err) : 0;
+    return note(changes, name, package, old) < 0 ? no_memory(err) : 0;
 }
 
-static int take(const struct wheels *wheels, struct store_edit *edit, const json_t *answer,
+static int take(struct store_edit *edit, const json_t *answer, json_t *changes,
                 struct mandor_err *err)
 {
     const json_t *sources = json_object_get(answer, "sources");
@@ -129,11 +114,31 @@ static int take(const struct wheels *wheels, struct store_edit *edit, const json
     if (!json_is_object(json_object_get(answer, "packages")))
         return err_set(err, -EPROTO, FAULT_BUG, "python3 did not say what the wheels are");
     json_object_foreach(json_object_get(answer, "packages"), name, package) {
-        int r = take_one(wheels, edit, name, package, sources, err);
+        int r = take_one(edit, name, package, sources, changes, err);
         if (r < 0)
             return r;
     }
     return store_edit_commit(edit, err);
+}
+
+/* What happened, for people and programs. */
+static int report(const struct wheels *wheels, const json_t *changes)
+{
+    size_t i;
+    json_t *change;
+
+    json_array_foreach((json_t *)changes, i, change) {
+        const char *what = lockfile_text(change, "change");
+        const char *was = json_string_value(json_object_get(change, "was"));
+        bool replaced = was != NULL && str_eq(what, "replaced");
+        if (!wheels->cli->json)
+            out_line("%-8s %s %s%s%s", what, lockfile_text(change, "name"),
+                     lockfile_text(change, "version"), replaced ? ", was " : "",
+                     replaced ? was : "");
+        else if (out_json(change) < 0)
+            return -ENOMEM;
+    }
+    return 0;
 }
 
 /* Look into files and take them when all is well.  The exit code. */
@@ -141,7 +146,7 @@ static int look_and_take(const struct wheels *wheels, json_t *files, const json_
                          const json_t *want, bool no_deps)
 {
     SCOPED(store_edit_free) struct store_edit *edit = NULL;
-    SCOPED_JSON *answer = NULL, *request = NULL;
+    SCOPED_JSON *answer = NULL, *request = NULL, *changes = json_array();
     struct mandor_err err = { .code = 0 };
 
     int r = store_edit_begin(wheels->store, &edit, &err);
@@ -154,7 +159,9 @@ static int look_and_take(const struct wheels *wheels, json_t *files, const json_
     if (r == 0 && json_object_get(answer, "refused") != NULL)
         return refused(wheels, answer);
     if (r == 0)
-        r = take(wheels, edit, answer, &err);
+        r = take(edit, answer, changes, &err);
+    if (r == 0 && report(wheels, changes) < 0)
+        r = no_memory(&err);
     return r < 0 ? cli_fail(wheels->cli, &err) : EXIT_OK;
 }
 
@@ -174,8 +181,8 @@ int wheels_import(struct wheels *wheels)
                           wheels->args[i], strerror(errno));
             return cli_fail(wheels->cli, &err);
         }
-        if (json_array_append_new(files, json_bytes(path, strlen(path))) < 0)
-            return cli_fail(wheels->cli, (no_memory(&err), &err));
+        if (add_text(files, path, &err) < 0)
+            return cli_fail(wheels->cli, &err);
     }
     if (wanted(wheels, &want, &err) < 0)
         return cli_fail(wheels->cli, &err);
@@ -249,11 +256,13 @@ static int make_request(const struct wheels *wheels, const char *staging, const 
 /* With a directory to fetch into: the exit code. */
 static int fetch_and_take(const struct wheels *wheels, const char *staging)
 {
-    SCOPED_JSON *asked = texts(wheels->args, wheels->arg_count), *want = NULL, *request = NULL;
+    SCOPED_JSON *asked = json_array(), *want = NULL, *request = NULL;
     SCOPED_JSON *answer = NULL, *files = NULL;
     struct mandor_err err = { .code = 0 };
 
-    int r = asked != NULL ? wanted(wheels, &want, &err) : no_memory(&err);
+    int r = wanted(wheels, &want, &err);
+    for (size_t i = 0; r == 0 && i < wheels->arg_count; i++)
+        r = add_text(asked, wheels->args[i], &err);
     if (r == 0)
         r = make_request(wheels, staging, want, asked, &request, &err);
     if (r == 0)

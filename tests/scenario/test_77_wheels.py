@@ -330,6 +330,18 @@ def test_a_wrong_abi_a_host_wheel_a_corrupt_or_renamed_file_is_refused_R104_R105
     assert versions(mandor) == {}
 
 
+def test_names_of_any_bytes_are_refused_like_others(mandor, store):
+    folder = os.fsencode(mandor.tmp / "odd")
+    os.mkdir(folder)
+    with open(os.path.join(folder, b"bad-1.0\xff-py3-none-any.whl"), "wb"):
+        pass
+    done = wheels(mandor, "import", mandor.tmp / "odd")
+    assert done.code == 1 and "not a wheel's file name" in done.complaint, done
+    done = wheels(mandor, "import", os.path.join(folder, b"bad-1.0\xff-py3-none-any.whl"))
+    assert done.code == 2 and "not UTF-8" in done.complaint, done
+    assert wheels(mandor, "add", b"p\xff").code == 2
+
+
 def test_wheels_cut_anywhere_are_refused_and_never_crash_the_look(mandor, store):
     """Bytes changed at random: refused, or (in what a zip does not look at) taken as good."""
     data = pack(mandor.tmp / file_name("bad", "1.0"), contents("bad", "1.0"), zipfile.ZIP_STORED).read_bytes()

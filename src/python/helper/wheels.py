@@ -715,7 +715,7 @@ def main():
         answer = {"fetch": fetch, "inspect": inspect}[request["do"]](request)
     except Refused as why:
         answer = {"refused": [str(why)]}
-    json.dump(answer, sys.stdout)
+    sys.stdout.buffer.write(json.dumps(answer, ensure_ascii=False).encode(errors="replace"))  # names of files may be any bytes
 
 
 if __name__ == "__main__":
