@@ -1,10 +1,12 @@
 /* libmandor from the outside: only its installed header, linked to the shared library. */
 #include <dirent.h>
 #include <errno.h>
+#include <glob.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -252,6 +254,35 @@ TEST(nothing_stays_behind_in_tmpdir)
     finish(&seen);
     ck_assert_uint_eq(entries(dir), 0);
     ck_assert_int_eq(rmdir(dir), 0);
+}
+
+TEST(output_that_is_too_long_for_memory_goes_below_tmpdir)
+{
+    static const struct mandor_callbacks end_only = { .on_ended = on_ended };
+    struct seen seen;
+    struct mandor_err err;
+    char dir[] = "/tmp/mandor-spill-XXXXXX", pattern[128], command[128];
+    glob_t found = { 0 };
+    struct stat st;
+
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    ck_assert_int_eq(setenv("TMPDIR", dir, 1), 0);
+    open_context(&seen);
+    ck_assert_int_eq(mandor_spawn(seen.mandor,
+                                  "{\"exec\": [\"head\", \"-c\", \"100000\", \"/dev/zero\"], "
+                                  "\"stdout\": \"auto:\"}",
+                                  &end_only, &seen, NULL, &err),
+                     0);
+    finish(&seen);
+    ck_assert_int_eq(seen.stdout_bytes, 100000);
+    (void)snprintf(pattern, sizeof pattern, "%s/mandor-*/output/*/1.stdout", dir);
+    ck_assert_int_eq(glob(pattern, 0, NULL, &found), 0);
+    ck_assert_uint_eq(found.gl_pathc, 1);
+    ck_assert_int_eq(stat(found.gl_pathv[0], &st), 0);
+    ck_assert_int_eq(st.st_size, 100000);
+    globfree(&found);
+    (void)snprintf(command, sizeof command, "rm -r %s", dir);
+    ck_assert_int_eq(system(command), 0);
 }
 
 UNIT_MAIN("libmandor")
