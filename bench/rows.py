@@ -552,6 +552,43 @@ def row_pool(bench):
     return lines + [PoolStream(bench, size, hashed).line() for hashed in (False, True)]
 
 
+def work_bullmq(bench, directory, socket, server, count, program, parallel, data):
+    """`mandor work --drain` on a queue that a stock producer has filled."""
+    config = directory / "mandor.yaml"
+    config.write_text("queues: {bench: {allow_exec: true}}\n")
+    bench.run(["node", HERE / "bullmq" / "noop.mjs", socket, str(count), str(parallel), "fill", data], directory)
+    before = process_cpu(server.pid)
+    worked = bench.run([program, "work", "--config", config, "--broker", f"bullmq+unix://{socket}", "--queue", "bench", "--drain",
+                        "--concurrency", str(parallel)], directory, {"MANDOR_MODULES": str(bench.build)})
+    left = bench.run(["node", HERE / "bullmq" / "noop.mjs", socket, "0", "1", "left"], directory).json()
+    return Sample(count, worked.seconds, worked.cpu, left["left"] == 0 and left["failed"] == 0, redis=process_cpu(server.pid) - before)
+
+
+def run_stock(bench, count, parallel):
+    with bench.fresh() as directory, bench.redis(directory, False) as (server, socket):
+        told = bench.run(["node", HERE / "bullmq" / "noop.mjs", socket, str(count), str(parallel), "stock", "null"], directory).json()
+        return Sample(count, told["seconds"], told["cpu"], told["left"] == 0)
+
+
+def run_on_bullmq(bench, count, parallel, data, program):
+    with bench.fresh() as directory, bench.redis(directory, False) as (server, socket):
+        return work_bullmq(bench, directory, socket, server, count, program, parallel, data)
+
+
+def row_bullmq(bench):
+    """Queues of BullMQ: jobs that do nothing, 50 at a time, and jobs of /bin/true, 4 at a time, beside the stock worker."""
+    nulls, trues = (20000, 1000) if bench.quick else (60000, 4000)
+    got = bench.alternate({
+        "null": lambda: run_on_bullmq(bench, nulls, 50, "null", bench.tool("bench_null")),
+        "stock": lambda: run_stock(bench, nulls, 50),
+        "true": lambda: run_on_bullmq(bench, trues, PARALLEL, TRUE, bench.mandor),
+        "spawn": lambda: run_bullmq(bench, trues, durable=False),
+    })
+    return [compare("bullmq, empty jobs", "stock worker", got["null"], got["stock"], "jobs/s", 2),
+            compare("bullmq, empty jobs, the worker's CPU a job", "stock worker", got["null"], got["stock"], "µs", 2, value=cpu_us, less=True),
+            compare("bullmq, /bin/true", "stock worker + spawn", got["true"], got["spawn"], "jobs/s", 4)]
+
+
 ROWS = {
     "true": row_true,
     "slow-fsync": row_slow_fsync,
@@ -562,4 +599,5 @@ ROWS = {
     "add": row_add,
     "idle": row_idle,
     "latency": row_latency,
+    "bullmq": row_bullmq,
 }

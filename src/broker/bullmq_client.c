@@ -237,9 +237,14 @@ static char *opts_text(const struct spec *spec)
     return json_text(opts);
 }
 
-/* What the job's runner reads; the rest is BullMQ's business. */
+/* What the job's runner reads; the rest is BullMQ's business.  A queue that is bound takes bare data. */
 static char *data_text(const struct spec *spec)
 {
+    if (spec->kind == SPEC_DATA || spec->kind == SPEC_POOL)
+        return spec->data != NULL ? json_text(spec->data) : strdup("{}");
+    if (spec->kind == SPEC_PYTHON)
+        return json_text(spec->python);
+
     static const char *const not_data[] = { "queue",  "priority", "delay",
                                             "unique", "attempts", "backoff" };
     SCOPED_FREE char *text = spec_to_text(spec);
@@ -254,7 +259,7 @@ static char *data_text(const struct spec *spec)
 static const char *name_of(const struct spec *spec)
 {
     if (spec->kind != SPEC_EXEC)
-        return spec->kind == SPEC_POOL ? spec->pool : "python";
+        return spec->kind == SPEC_POOL ? spec->pool : spec->kind == SPEC_PYTHON ? "python" : "data";
     const char *slash = strrchr(spec->argv[0].bytes, '/');
     const char *name = slash != NULL && slash[1] != '\0' ? slash + 1 : spec->argv[0].bytes;
     return name[0] != '\0' ? name : "exec";

@@ -483,7 +483,7 @@ static void on_stepped(void *arg, int result, const redisReply *reply, const str
         return;
     }
     size_t i = 0;
-    bool look = queue->dry && step->lease == NULL;
+    bool look = step->lease == NULL;
     LIST_FOREACH(end, &step->ends, struct bullmq_end, node) {
         list_remove(&end->node);
         end_answered(queue, end, bullmq_reply_int(reply->element[0], i++));

@@ -224,8 +224,10 @@ void outputs_record(struct outputs *outputs, bool is_stderr, struct record_strea
     struct output *output = is_stderr ? &outputs->err : &outputs->out;
     struct filter_stats stats = { 0 };
 
-    if (outputs->execution != NULL)
-        filter_stats(execution_filter(outputs->execution, is_stderr), &stats);
+    struct filter *filter =
+        outputs->execution != NULL ? execution_filter(outputs->execution, is_stderr) : NULL;
+    if (filter != NULL)
+        filter_stats(filter, &stats);
     json_decref(output->sinks);
     output->sinks = is_fan(output) ? fan_record(output->sink) : NULL;
     *ret = (struct record_stream){

@@ -297,22 +297,54 @@ static bool fit(const struct cron *cron, int64_t *seconds, int64_t last_year)
     return false;
 }
 
+#define SHIFT_MAX_S (3 * 3600) /* no zone moves its clocks by more, but where it changes its side of the date line */
+
+/* The last change of the offset not long before utc, and what the offset was; false: there was none. */
+static bool shifted(const struct zone *zone, int64_t utc, int64_t *ret_change, int64_t *ret_before)
+{
+    *ret_change = zone_next_change(zone, utc - SHIFT_MAX_S - 1);
+    if (*ret_change > utc)
+        return false;
+    *ret_before = zone_offset(zone, *ret_change - 1);
+    return true;
+}
+
+/* A local time that was skipped when the clocks went forward comes as late as it would have without that; INT64_MAX = none. */
+static int64_t in_gap(const struct cron *cron, int64_t utc, int64_t change, int64_t before,
+                      int64_t offset, int64_t last_year)
+{
+    int64_t end = change + offset - before, local = utc + before;
+
+    if (utc >= end || !fit(cron, &local, last_year) || local - before >= end)
+        return INT64_MAX;
+    return local - before;
+}
+
 int cron_after(const struct cron *cron, const struct zone *zone, int64_t after_ms, int64_t *ret_ms)
 {
     int64_t utc = after_ms / 1000 - (after_ms % 1000 < 0) + 1;
     struct civil now;
 
     civil_from_seconds(utc, &now);
+    int64_t last_year = now.year + YEARS_MAX;
     for (;;) {
-        int64_t offset = zone_offset(zone, utc);
-        int64_t change = zone_next_change(zone, utc), local = utc + offset;
-        if (!fit(cron, &local, now.year + YEARS_MAX))
-            return -ENOENT;
-        if (local - offset < change) {
-            *ret_ms = (local - offset) * 1000;
+        int64_t offset = zone_offset(zone, utc), end = zone_next_change(zone, utc);
+        int64_t local = utc + offset, change, before, best = INT64_MAX;
+        if (shifted(zone, utc, &change, &before)) {
+            best = in_gap(cron, utc, change, before, offset, last_year);
+            if (!cron->any_hour) /* what the clocks show for the second time is not taken again */
+                local = MAX(local, change + before);
+        }
+        bool fits = fit(cron, &local, last_year);
+        if (fits && local - offset < end)
+            best = MIN(best, local - offset);
+        if (best < INT64_MAX) {
+            *ret_ms = best * 1000;
             return 0;
         }
-        utc = change; /* another offset holds from there on */
+        if (!fits)
+            return -ENOENT;
+        utc = end; /* another offset holds from there on */
     }
 }
 
