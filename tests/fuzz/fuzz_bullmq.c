@@ -32,7 +32,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         abort();
     free(bullmq_trace("why", text));
 
-    struct bullmq_record record = { .worker = "w", .last = "{}", .before = text, .out = data, .out_len = size };
+    struct bullmq_record record = {
+        .worker = "w", .last = "{}", .before = text, .out = data, .out_len = size
+    };
     SCOPED_FREE char *written = bullmq_record_text(&record);
     SCOPED_JSON *read = written != NULL ? bullmq_record_parse(written, strlen(written)) : NULL;
     if (written != NULL && read == NULL)

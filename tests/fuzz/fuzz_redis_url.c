@@ -14,7 +14,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(text, data, size);
     text[size] = '\0';
     if (redis_url_parse(text, &url, &err) == 0) {
-        if (url.unix_path == NULL && (url.host_count == 0 || url.hosts[0].port < 1 || url.hosts[0].port > 65535))
+        if (url.unix_path == NULL &&
+            (url.host_count == 0 || url.hosts[0].port < 1 || url.hosts[0].port > 65535))
             abort();
         if (url.sentinel && url.sentinel_name == NULL)
             abort();

@@ -15,13 +15,14 @@ static struct bullmq_opts parse(const char *text)
 
 TEST(options_come_in_every_form)
 {
-    struct bullmq_opts opts =
-        parse("{\"attempts\":3.0,\"backoff\":1e3,\"removeOnComplete\":true,\"removeOnFail\":{\"age\":60,"
-              "\"count\":5},\"kl\":2,\"stackTraceLimit\":0,\"lifo\":true}");
+    struct bullmq_opts opts = parse(
+        "{\"attempts\":3.0,\"backoff\":1e3,\"removeOnComplete\":true,\"removeOnFail\":{\"age\":60,"
+        "\"count\":5},\"kl\":2,\"stackTraceLimit\":0,\"lifo\":true}");
     ck_assert_int_eq(opts.attempts, 3);
     ck_assert_int_eq(bullmq_backoff_ms(&opts, 5, 0), 1000);
     ck_assert(opts.completed.given && opts.completed.count == 0);
-    ck_assert(opts.failed.count == 5 && opts.failed.age_s == 60 && opts.failed.limit == BULLMQ_KEEP_LIMIT);
+    ck_assert(opts.failed.count == 5 && opts.failed.age_s == 60 &&
+              opts.failed.limit == BULLMQ_KEEP_LIMIT);
     ck_assert(opts.keep_logs == 2 && opts.stack_limit == 0 && opts.lifo);
     bullmq_opts_done(&opts);
 
@@ -113,7 +114,8 @@ TEST(records_carry_what_came_before)
     ck_assert_uint_eq(json_array_size(history), 1);
     ck_assert_int_eq(bullmq_number(json_array_get(history, 0), "exit_code", -1), 3);
     ck_assert_int_eq(bullmq_number(json_array_get(history, 0), "attempt", -1), 1);
-    ck_assert_str_eq(json_string_value(json_object_get(json_object_get(json, "out"), "b64")), "b/8=");
+    ck_assert_str_eq(json_string_value(json_object_get(json_object_get(json, "out"), "b64")),
+                     "b/8=");
     ck_assert_ptr_null(bullmq_record_parse("[]", 2));
     ck_assert_ptr_null(bullmq_record_parse("", 0));
 }
@@ -142,8 +144,8 @@ TEST(workers_are_named_as_stock_ones_are)
 
 TEST(the_next_jobs_options_are_this_ones)
 {
-    struct bullmq_opts opts =
-        parse("{\"attempts\":2,\"jobId\":\"x\",\"delay\":5,\"prevMillis\":9,\"repeat\":{\"every\":100,\"count\":1}}");
+    struct bullmq_opts opts = parse("{\"attempts\":2,\"jobId\":\"x\",\"delay\":5,\"prevMillis\":9,"
+                                    "\"repeat\":{\"every\":100,\"count\":1}}");
     SCOPED_FREE char *text = bullmq_repeat_opts(&opts, 2);
     ck_assert_str_eq(text, "{\"attempts\":2,\"repeat\":{\"every\":100,\"count\":2}");
     bullmq_opts_done(&opts);

@@ -35,8 +35,9 @@ TEST(next_times_are_those_of_the_stock_parser)
 
 TEST(zones_have_the_offsets_of_the_system)
 {
-    static const char *const names[] = { "Europe/Berlin",   "America/New_York", "Asia/Kolkata",
-                                         "Asia/Kathmandu",  "Pacific/Apia",     "Africa/Casablanca",
+    static const char *const names[] = { "Europe/Berlin",     "America/New_York",
+                                         "Asia/Kolkata",      "Asia/Kathmandu",
+                                         "Pacific/Apia",      "Africa/Casablanca",
                                          "America/Sao_Paulo", "Australia/Lord_Howe" };
 
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
@@ -63,9 +64,11 @@ TEST(zones_have_the_offsets_of_the_system)
 
 TEST(what_is_no_pattern_is_refused_with_its_reason)
 {
-    static const char *const wrong[] = { "",          "* * * *",   "* * * * * * *", "60 * * * *", "* 24 * * *",
-                                         "* * 0 * *", "* * * 13 *", "* * * * 8",    "5-1 * * * *", "*/0 * * * *",
-                                         "a * * * *", "1,,2 * * * *", "L * * * *",  "* * * * 5#6", "@never" };
+    static const char *const wrong[] = {
+        "",          "* * * *",      "* * * * * * *", "60 * * * *",  "* 24 * * *",
+        "* * 0 * *", "* * * 13 *",   "* * * * 8",     "5-1 * * * *", "*/0 * * * *",
+        "a * * * *", "1,,2 * * * *", "L * * * *",     "* * * * 5#6", "@never"
+    };
     struct cron cron;
 
     for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
