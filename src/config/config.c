@@ -503,59 +503,60 @@ static int read_bool(const struct place *place, const char *text, bool *field)
     return 0;
 }
 
-/* [numpy, pandas]; may be empty. */
-static int read_list(const struct place *place, const struct tree *value, char ***field)
+/* A list of texts; may be empty.  example: of such a list. */
+static int read_texts(const struct place *place, const struct tree *value, const char *example,
+                      int (*check)(const struct place *place, const struct buf *text),
+                      char ***field)
 {
     if (value->kind != TREE_LIST)
-        return bad(place, "expected a list such as [numpy, pandas]");
+        return bad(place, "expected a list of %s", example);
 
     char **list = calloc(value->count + 1, sizeof *list);
     if (list == NULL)
         return no_memory(place);
     free_names(*field);
-    *field = list;
+    *field = list; /* config_free() ends it, half-filled or not */
     for (size_t i = 0; i < value->count; i++) {
         SCOPED_BUF text = { 0 };
         struct place inner = *place;
         inner.line = value->items[i].line;
         int r = get_text(&inner, value->items[i].value, &text);
+        if (r == 0)
+            r = check(&inner, &text);
         if (r < 0)
             return r;
-        if (text.len == 0)
-            return bad(&inner, "empty, expected a name");
         if ((list[i] = buf_steal(&text)) == NULL)
             return no_memory(place);
     }
     return 0;
 }
 
+static int check_word(const struct place *place, const struct buf *text)
+{
+    return text->len == 0 ? bad(place, "empty, expected a name") : 0;
+}
+
+static int check_variable(const struct place *place, const struct buf *text)
+{
+    if (text->len == 0 || strchr(text->data, '=') != NULL)
+        return bad(place, "'%.60s' is no variable's name", text->len == 0 ? "" : text->data);
+    if (strncmp(text->data, "MANDOR_", 7) == 0)
+        return bad(place,
+                   "'%.60s': names that start with MANDOR_ are mandor's own, jobs get their "
+                   "own values",
+                   text->data);
+    return 0;
+}
+
+static int read_list(const struct place *place, const struct tree *value, char ***field)
+{
+    return read_texts(place, value, "names such as [numpy, pandas]", check_word, field);
+}
+
 static int read_names(const struct place *place, const struct tree *value, char ***field)
 {
-    if (value->kind != TREE_LIST)
-        return bad(place, "expected a list of variable names such as [SSL_CERT_FILE]");
-
-    char **names = calloc(value->count + 1, sizeof *names);
-    if (names == NULL)
-        return no_memory(place);
-    free_names(*field);
-    *field = names; /* config_free() ends it, half-filled or not */
-    for (size_t i = 0; i < value->count; i++) {
-        SCOPED_BUF text = { 0 };
-        struct place inner = *place;
-        inner.line = value->items[i].line;
-        int r = get_text(&inner, value->items[i].value, &text);
-        if (r < 0)
-            return r;
-        if (text.len == 0 || strchr(text.data, '=') != NULL)
-            return bad(&inner, "'%.60s' is no variable's name", text.data);
-        if (strncmp(text.data, "MANDOR_", 7) == 0)
-            return bad(&inner,
-                       "'%.60s': names that start with MANDOR_ are mandor's own, jobs get their "
-                       "own values",
-                       text.data);
-        names[i] = buf_steal(&text);
-    }
-    return 0;
+    return read_texts(place, value, "variable names such as [SSL_CERT_FILE]", check_variable,
+                      field);
 }
 
 /* ---- job options on a queue ---- */
