@@ -69,9 +69,10 @@ static int read_scheme(struct redis_url *url, const char *text, size_t len, stru
             url->sentinel = true;
         else if (n == 7 && memcmp(text + at, "cluster", n) == 0)
             url->cluster = true;
-        else if (n == 4 && memcmp(text + at, "unix", n) == 0)
-            url->unix_path = strdup("");
-        else
+        else if (n == 4 && memcmp(text + at, "unix", n) == 0 && url->unix_path == NULL) {
+            if ((url->unix_path = strdup("")) == NULL)
+                return err_set(err, -ENOMEM, FAULT_HOST, "read a redis URL");
+        } else
             return bad(url, err, "what follows a '+' is tls, unix, sentinel or cluster");
         at = end;
     }
