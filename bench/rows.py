@@ -589,6 +589,56 @@ def row_bullmq(bench):
             compare("bullmq, /bin/true", "stock worker + spawn", got["true"], got["spawn"], "jobs/s", 4)]
 
 
+# -- the queue in Redis --
+
+# What the scripts of an add and of a settle make the server do for each job, command by command.
+ADD_COMMANDS = [
+    "INCR {b}:id", "HSET {b}:job q default st waiting pr 0 at 0 au 0 am 1 pb 0 ea 0 ct 1700000000000 spec " + "x" * 40,
+    "ZADD {b}:ids 7 7", "ZADD {b}:z:waiting 7 7", "XADD {b}:q * id 7", "HSET {b}:job e 1700000000000-0",
+]
+SETTLE_COMMANDS = [
+    "HMGET {b}:job st w at sd cr e q au pb ea", "HSET {b}:job st completed ea 1 em 1 aj " + "x" * 90 + " pb 0", "HINCRBY {b}:job au 1",
+    "HSET {b}:job sm 1", "HDEL {b}:job sd ph cn lu sn ln", "XACK {b}:q mandor 1700000000000-0", "XDEL {b}:q 1700000000000-0",
+    "HDEL {b}:job e", "HDEL {b}:e 1700000000000-0", "ZREM {b}:z:active 7", "ZREM {b}:leases 7", "HGET {b}:job uq",
+    "HSET {b}:job st completed fm 1", "ZADD {b}:z:completed 1 7", "HSET {b}:keep k v",
+]
+WINDOW = 50
+
+
+def redis_benchmark(bench, directory, socket, commands, count):
+    """Jobs a second that redis-benchmark would reach if it sent these commands, one after the other, as often as there are jobs."""
+    seconds = 0
+    for command in commands:
+        argv = ["redis-benchmark", "-s", socket, "-c", "1", "-P", str(WINDOW), "-n", str(count), "--csv", *command.split()]
+        rate = float(bench.run(argv, directory).out.strip().split("\n")[-1].split('","')[1].strip('"'))
+        seconds += count / rate
+    return Sample(count, seconds, 0, True)
+
+
+def row_redis(bench):
+    """streams://: adds and settles alone, beside redis-benchmark with the commands that their scripts consist of."""
+    count = 5000 if bench.quick else 50000
+    lines = []
+
+    def ours(what):
+        with bench.fresh() as directory, bench.redis(directory, False) as (_, socket):
+            env = {"MANDOR_MODULES": str(bench.build), "XDG_STATE_HOME": str(directory)}
+            argv = [bench.tool("bench_broker"), f"streams+unix://{socket}", str(count), str(WINDOW)]
+            ended = bench.run(argv, directory, env)
+            told = ended.json()
+            return Sample(count, count / told[what], ended.cpu, told["ok"] == count)
+
+    def theirs(commands):
+        with bench.fresh() as directory, bench.redis(directory, False) as (_, socket):
+            return redis_benchmark(bench, directory, socket, commands, count)
+
+    for what, commands in (("add", ADD_COMMANDS), ("settle", SETTLE_COMMANDS)):
+        got = bench.alternate({"mandor": lambda: ours(what), "other": lambda: theirs(commands)})
+        lines.append(compare(f"redis {what}", f"redis-benchmark, the script's {len(commands)} commands by themselves, -P {WINDOW}", got["mandor"],
+                             got["other"], "jobs/s"))
+    return lines
+
+
 ROWS = {
     "true": row_true,
     "slow-fsync": row_slow_fsync,
@@ -600,4 +650,7 @@ ROWS = {
     "idle": row_idle,
     "latency": row_latency,
     "bullmq": row_bullmq,
+
+
+    "redis": row_redis,
 }

@@ -310,6 +310,19 @@ def test_a_half_dead_connection_is_noticed_and_replaced_R75(mandor, redis):
         mandor.wait_state(job, "completed")
 
 
+def test_a_cluster_serves_as_well_as_a_single_server(mandor):
+    with Redis(mandor.tmp / "redis", "--cluster-enabled", "yes", "--cluster-require-full-coverage", "no", port=random.randrange(20000, 30000)) as redis:
+        redis.cli("CLUSTER", "ADDSLOTS", *range(16384))
+        wait_for(lambda: "cluster_state:ok" in redis.cli("CLUSTER", "INFO"), 10, "the cluster")
+        mandor.env["MANDOR_BROKER"] = f"streams+cluster://127.0.0.1:{redis.port}"
+        configure(mandor)
+        with mandor.worker():
+            jobs = mandor.add_many([{"exec": ["sh", "-c", "exit $((MANDOR_ATTEMPT - 2))"], "attempts": 2, "backoff": FAST}] * 5)
+            for job in jobs:
+                assert mandor.wait_state(job, "completed")["attempt"] == 2
+        nothing_is_left_over(redis)
+
+
 # ---- others who write there ----
 
 
