@@ -99,6 +99,10 @@ void streams_output(struct streams *s, struct broker_req *req);
 void streams_change(struct streams *s, struct broker_req *req);
 void streams_pause(struct streams *s, struct broker_req *req);
 void streams_stats(struct streams *s, struct broker_req *req);
+/* Where a worker's lock lies, as it registers it and as others find it: this boot, and the directory's device and number.  Two containers may
+ * share host name and boot and see different files under one path: they are strangers to each other then.  Blocks on a local file. */
+#define STREAMS_PLACE_SIZE 96
+void streams_place(const char *lock_path, char place[static STREAMS_PLACE_SIZE]);
 /* Is a worker of a row of the scripts' workers() alive?  Those of this machine by their lock (blocking: an open and a flock of a local file), others by their sign of life. */
 bool streams_worker_lives(const struct streams *s, const redisReply *row);
 

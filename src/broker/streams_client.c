@@ -65,11 +65,12 @@ static void on_added(void *arg, int result, const redisReply *reply, const struc
 
 bool streams_worker_lives(const struct streams *s, const redisReply *row)
 {
-    bool local = str_eq(reply_text(reply_at(row, 1)), s->host) &&
-                 str_eq(reply_text(reply_at(row, 2)), store_boot_id());
+    char place[STREAMS_PLACE_SIZE];
     int fd;
 
-    if (!local)
+    streams_place(reply_text(reply_at(row, 3)), place);
+    if (!str_eq(reply_text(reply_at(row, 1)), s->host) ||
+        !str_eq(reply_text(reply_at(row, 2)), place))
         return reply_int(reply_at(row, 8)) == 1;
     bool alive = store_worker_alive(reply_text(reply_at(row, 3)), &fd) == 1;
     if (fd >= 0)

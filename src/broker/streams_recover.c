@@ -22,7 +22,7 @@
 #define SELF_GRACE_MS     60000 /* what we settle late is ours to settle; what we forgot is not */
 
 struct peer {
-    char name[64], lock[PATH_MAX], *base;
+    char name[64], lock[PATH_MAX], place[STREAMS_PLACE_SIZE], *base;
     bool local, alive, emptied;
     int64_t gone_ms; /* since its last sign of life stopped to count */
     int fd;          /* of its lock, when it is dead */
@@ -236,8 +236,8 @@ static int read_peers(struct recovery *rec, const redisReply *rows)
             return -ENOMEM;
         (void)snprintf(peer->name, sizeof peer->name, "%s", name);
         (void)snprintf(peer->lock, sizeof peer->lock, "%s", reply_text(reply_at(row, 3)));
-        peer->local = str_eq(reply_text(reply_at(row, 1)), rec->s->host) &&
-                      str_eq(reply_text(reply_at(row, 2)), store_boot_id());
+        peer->local = str_eq(reply_text(reply_at(row, 1)), rec->s->host); /* and, on the thread: */
+        (void)snprintf(peer->place, sizeof peer->place, "%s", reply_text(reply_at(row, 2)));
         peer->alive = reply_int(reply_at(row, 8)) == 1;
         peer->gone_ms = reply_int(reply_at(row, 9));
     }
@@ -253,6 +253,10 @@ static void look_at_peers(uv_work_t *work)
 
     for (size_t i = 0; i < rec->peer_count; i++) {
         struct peer *peer = &rec->peers[i];
+        char place[STREAMS_PLACE_SIZE];
+        if (peer->local)
+            streams_place(peer->lock, place);
+        peer->local = peer->local && str_eq(place, peer->place);
         if (!peer->local)
             continue;
         peer->alive = store_worker_alive(peer->lock, &peer->fd) == 1;

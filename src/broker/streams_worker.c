@@ -1,5 +1,6 @@
 /* streams_worker.c - the requests of a worker on streams://: what each script is given, and what its reply means. */
 #include <stdio.h>
+#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -357,9 +358,23 @@ static void on_registered(void *arg, int result, const redisReply *reply,
     }
 }
 
+void streams_place(const char *lock_path, char place[static STREAMS_PLACE_SIZE])
+{
+    const char *slash = lock_path != NULL ? strrchr(lock_path, '/') : NULL;
+    SCOPED_FREE char *dir =
+        slash != NULL ? strndup(lock_path, MAX((size_t)(slash - lock_path), (size_t)1)) : NULL;
+    struct stat st = { 0 };
+
+    if (dir == NULL || stat(dir, &st) < 0)
+        st = (struct stat){ 0 };
+    (void)snprintf(place, STREAMS_PLACE_SIZE, "%s/%" PRIx64 ":%" PRIu64, store_boot_id(),
+                   (uint64_t)st.st_dev, (uint64_t)st.st_ino);
+}
+
 void streams_register(struct streams *s, struct broker_req *req)
 {
     struct args args = { .count = 0 };
+    char place[STREAMS_PLACE_SIZE];
     struct ask *ask;
 
     if (strlen(req->reg.worker) >= sizeof s->worker || req->reg.worker[0] == '\0') {
@@ -375,7 +390,8 @@ void streams_register(struct streams *s, struct broker_req *req)
     args_s(&args, req->reg.worker);
     args_i(&args, s->lease_ms);
     args_s(&args, s->host);
-    args_s(&args, store_boot_id());
+    streams_place(req->reg.lock_path, place);
+    args_copy(&args, place);
     args_s(&args, req->reg.lock_path);
     args_s(&args, req->reg.containment);
     args_s(&args, req->reg.queues != NULL ? req->reg.queues : "[]");
