@@ -48,7 +48,8 @@ static void on_renewed(struct broker_req *req)
     struct renewal *renewal = req->data;
     struct source *source = renewal->source;
 
-    source->renewing = false;
+    bool again = source->renew_again;
+    source->renewing = source->renew_again = false;
     if (req->status < 0) {
         log_warn("leases were not renewed: %s", req->err.msg);
     } else {
@@ -57,6 +58,8 @@ static void on_renewed(struct broker_req *req)
             act(source, &renewal->refs[i], renewal->flags[i]);
     }
     free_renewal(renewal);
+    if (again) /* asked for meanwhile, perhaps about what this one did not name */
+        renew_ask(source);
     worker_check_done(source->worker);
 }
 
@@ -73,6 +76,7 @@ void renew_ask(struct source *source)
     struct worker *worker = source->worker;
     size_t count = 0;
 
+    source->renew_again = source->renewing;
     if (source->renewing || worker->closing)
         return;
     LIST_FOREACH(attempt, &worker->attempts, struct attempt, node)

@@ -370,6 +370,9 @@ static void on_leased(struct broker_req *req)
         scheduler_due(scheduler, req->lease.next_due_ms);
     for (size_t i = 0; i < count; i++)
         keep(feed, &req->lease.leases[i]);
+    if (feed->ask_again &&
+        count > 0) /* a wake-up came meanwhile: perhaps the cancel of one of these */
+        renew_ask(feed->source);
 
     if (worker->stopping) {
         scheduler_give_back(scheduler, NULL, 0);

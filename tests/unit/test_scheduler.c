@@ -178,6 +178,30 @@ TEST(what_a_lease_has_started_runs_at_once_and_makes_room_for_the_next_request)
     done(&worker);
 }
 
+TEST(a_wake_up_while_a_lease_is_under_way_is_asked_about_for_what_the_lease_brings)
+{
+    struct worker worker;
+
+    init(&worker);
+    scheduler_wake(worker.scheduler, NULL);
+    ck_assert_ptr_nonnull(lease_request(&worker));
+    lease(&worker, 2,
+          (const char *const[]){ "1", "2" }); /* wakes it once more, before the answer */
+    struct broker_req *req = asked[BROKER_RENEW];
+    ck_assert_ptr_nonnull(req);
+    ck_assert_uint_eq(req->renew.count, 2);
+
+    renew_ask(&worker.sources[0]); /* asked while that is under way: again behind it */
+    answer(BROKER_RENEW, 0);
+    ck_assert_ptr_nonnull(asked[BROKER_RENEW]);
+    answer(BROKER_RENEW, 0);
+    ck_assert_ptr_null(asked[BROKER_RENEW]);
+    attempt_stop(attempt_of(&worker, "2"), CAUSE_LOST_LEASE, 0, "lease lost");
+    answer(BROKER_START, -ESTALE);
+    ck_assert(list_empty(&worker.attempts));
+    done(&worker);
+}
+
 TEST(no_slot_is_promised_twice)
 {
     struct worker worker;
