@@ -132,7 +132,8 @@ static const struct {
     { "python:\n  runtimes:\n    d: {package: [numpy]}\n",
       "mandor.yaml:3: python.runtimes.d.package: unknown key, did you mean 'packages'?" },
     { "python:\n  runtimes:\n    d: {packages: numpy}\n",
-      "mandor.yaml:3: python.runtimes.d.packages: expected a list of names such as [numpy, pandas]" },
+      "mandor.yaml:3: python.runtimes.d.packages: expected a list of names such as [numpy, "
+      "pandas]" },
     { "python:\n  runtimes:\n    d: {isolation: thread}\n",
       "mandor.yaml:3: python.runtimes.d.isolation: expected one of fork|scope|instance, got "
       "'thread'" },
