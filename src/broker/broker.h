@@ -135,7 +135,9 @@ struct broker_req {
              * Then, for brokers whose other clients look for them in places of their own, two parts of it.  Borrowed until done. */
             const char *record;
             const struct verdict *verdict;
-            const json_t *result;            /* NULL = none */
+            const json_t *result; /* NULL = none */
+            const json_t
+                *again; /* what it waits for, when it asked to be run again; NULL = it did not */
             int64_t started_ms, finished_ms; /* wall clock */
             const void *out, *errout; /* inline output of auto: sinks, borrowed; NULL = none */
             size_t out_len, errout_len;

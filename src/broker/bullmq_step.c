@@ -124,8 +124,20 @@ static void set_completed(struct bullmq *mq, const struct bullmq_held *held, str
 }
 
 /* A job that the worker gives up without blame goes back to the head of its line, or waits a little. */
-static void set_put_back(struct bullmq_end *end, const struct retry_plan *plan, enum cause cause)
+static void set_put_back(struct bullmq_end *end, const struct retry_plan *plan, enum cause cause,
+                         const json_t *again)
 {
+    const char *word = json_string_value(again);
+
+    if (word != NULL && str_eq(word, "children")) {
+        end->what = "children";
+        return;
+    }
+    if (json_object_get(again, "rate_limit") != NULL) {
+        end->what = "limit";
+        end->delay_ms = plan->delay_ms;
+        return;
+    }
     bool wait = plan->state == JOB_DELAYED && plan->delay_ms > 0 && cause != CAUSE_SHUTDOWN;
 
     end->what = wait ? "delay" : "wait";
@@ -182,7 +194,7 @@ void bullmq_settle(struct bullmq *mq, struct broker_req *req)
     if (plan->state == JOB_COMPLETED)
         set_completed(mq, held, end, req->settle.result);
     else if (put_back)
-        set_put_back(end, plan, verdict->cause);
+        set_put_back(end, plan, verdict->cause, req->settle.again);
     else
         set_failure(mq, held, end, verdict_text(verdict, reason), req->settle.record, !again);
     set_record(mq, held, end, req, put_back);

@@ -7,7 +7,7 @@
 
 #define CHANNEL_MAGIC 0x63686e6cu
 
-static const char *const common[] = { "progress", "log", "result", "data", NULL };
+static const char *const common[] = { "progress", "log", "result", "data", "again", NULL };
 
 static void parse_line(struct channel_parser *parser, const char *line, size_t len,
                        void (*on_value)(void *arg, const char *kind, json_t *value), void *arg)

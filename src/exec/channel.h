@@ -20,9 +20,9 @@
 #define CHANNEL_TURN_MAX ((size_t)64 << 10) /* bytes a loop turn */
 
 struct channel_events {
-    const char *const *kinds; /* NULL-terminated; NULL = progress, log, result, data */
+    const char *const *kinds; /* NULL-terminated; NULL = progress, log, result, data, again */
     size_t line_max;          /* bytes of one line; 0 = CHANNEL_LINE_MAX */
-    /* kind: "progress", "log", "result" or "data"; value: borrowed for the call. */
+    /* kind: "progress", "log", "result", "data" or "again"; value: borrowed for the call. */
     void (*on_value)(void *arg, const char *kind, json_t *value);
     void (*on_activity)(void *arg);
     void (*on_ended)(void *arg); /* end of file, a read error, or channel_finish(); once */

@@ -133,6 +133,9 @@ static void on_value(void *arg, const char *kind, json_t *value)
         execution_keep_result(execution, value);
     } else if (str_eq(kind, "progress")) {
         execution_keep_progress(execution, value);
+    } else if (str_eq(kind, "again")) {
+        if (events->on_again != NULL)
+            events->on_again(execution_arg(execution), value);
     } else if (str_eq(kind, "data")) {
         if (events->on_data != NULL)
             events->on_data(execution_arg(execution), value);

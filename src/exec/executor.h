@@ -48,6 +48,8 @@ struct execution_events {
     void (*on_progress)(void *arg, const json_t *progress); /* fd 3 {"progress": …} */
     void (*on_log)(void *arg, const char *text);            /* fd 3 {"log": "…"} */
     void (*on_data)(void *arg, const json_t *data);         /* fd 3 {"data": …} */
+    void (*on_again)(void *arg,
+                     const json_t *when); /* fd 3 {"again": …}: if it exits 0, run it again then */
     void (*on_ended)(void *arg, const struct verdict *verdict);
 };
 

@@ -17,6 +17,7 @@ static const char *const cause_names[CAUSE_COUNT] = {
     [CAUSE_LOST_LEASE] = "lost_lease",
     [CAUSE_SHUTDOWN] = "shutdown",
     [CAUSE_WORKER_DIED] = "worker_died",
+    [CAUSE_AGAIN] = "again",
 };
 
 static const char *const stage_names[STAGE_COUNT] = {

@@ -24,6 +24,7 @@ enum cause {
     CAUSE_LOST_LEASE,
     CAUSE_SHUTDOWN,
     CAUSE_WORKER_DIED,
+    CAUSE_AGAIN, /* exited 0 and asked to be run again, {"again": …} on fd 3 */
     CAUSE_COUNT
 };
 const char *cause_name(enum cause cause); /* "exit", "idle_timeout", … */

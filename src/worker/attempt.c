@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/metrics.h"
+#include "base/units.h"
 #include "job/record.h"
 #include "sink/sink.h"
 #include "worker/progress.h"
@@ -194,6 +195,7 @@ static void free_attempt(struct attempt *attempt)
 
     lease_done(&attempt->lease);
     attempt->spec = spec_free(attempt->spec);
+    json_decref(attempt->again);
     buf_done(&attempt->record);
     OBJ_FINI(attempt);
     free(attempt);
@@ -334,6 +336,7 @@ static void settle(struct attempt *attempt)
     attempt->req.settle.plan = attempt->plan;
     attempt->req.settle.record = make_record(attempt);
     attempt->req.settle.verdict = &attempt->verdict;
+    attempt->req.settle.again = attempt->verdict.cause == CAUSE_AGAIN ? attempt->again : NULL;
     if (attempt->execution != NULL)
         attempt->req.settle.result = execution_result(attempt->execution);
     attempt->req.settle.started_ms = attempt->started_ms;
@@ -352,6 +355,24 @@ static void settle(struct attempt *attempt)
 
 /* ---- commit ---- */
 
+/* "200ms", or {"delay" or "rate_limit": "200ms"}; a number is milliseconds.  What says no time means at once. */
+static int64_t again_ms(const json_t *again)
+{
+    const json_t *when = again;
+    int64_t ms = 0;
+
+    if (json_is_object(again)) {
+        when = json_object_get(again, "delay");
+        if (when == NULL)
+            when = json_object_get(again, "rate_limit");
+    }
+    if (json_is_integer(when))
+        ms = json_integer_value(when);
+    else if (json_is_string(when) && units_parse_duration(json_string_value(when), &ms, NULL) < 0)
+        ms = 0;
+    return MIN(MAX(ms, INT64_C(0)), INT64_C(36500) * 86400000);
+}
+
 static void plan(struct attempt *attempt)
 {
     enum outcome outcome = verdict_outcome(&attempt->verdict, attempt->spec);
@@ -362,6 +383,10 @@ static void plan(struct attempt *attempt)
         outcome = OUTCOME_PUT_BACK;
     attempt->plan = retry_plan(outcome, attempt->spec, attempt->lease.attempts_used,
                                attempt->lease.put_backs, worker_random01(attempt->worker));
+    if (attempt->verdict.cause != CAUSE_AGAIN)
+        return;
+    attempt->plan.delay_ms = again_ms(attempt->again);
+    attempt->plan.state = attempt->plan.delay_ms > 0 ? JOB_DELAYED : JOB_WAITING;
 }
 
 static void on_outputs_ended(void *arg)
@@ -521,6 +546,14 @@ static void on_progress(void *arg, const json_t *progress)
         note(attempt, "progress", json_text(progress));
 }
 
+static void on_again(void *arg, const json_t *when)
+{
+    struct attempt *attempt = arg;
+
+    json_decref(attempt->again);
+    attempt->again = json_incref((json_t *)(uintptr_t)when);
+}
+
 static void on_data(void *arg, const json_t *data)
 {
     struct attempt *attempt = arg;
@@ -543,6 +576,8 @@ static void on_ended(void *arg, const struct verdict *verdict)
     OBJ_CHECK(attempt, ATTEMPT_MAGIC);
     attempt->verdict = *verdict;
     attempt->verdict.wall_ms = clock_mono_ms() - attempt->started_mono_ms;
+    if (attempt->again != NULL && verdict->cause == CAUSE_EXIT && verdict->exit_code == 0)
+        attempt->verdict.cause = CAUSE_AGAIN;
     ended(attempt);
 }
 
@@ -578,6 +613,7 @@ static int execute(struct attempt *attempt, struct mandor_err *err)
                                                     .on_log = on_log,
                                                     .on_progress = on_progress,
                                                     .on_data = on_data,
+                                                    .on_again = on_again,
                                                     .on_ended = on_ended };
     struct execution_request request = {
         .env = &attempt->worker->env,

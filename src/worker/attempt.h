@@ -56,6 +56,7 @@ struct attempt {
     int64_t commit_until_boot_ms; /* the commit under way must end by then; 0 = none under way */
     int64_t started_ms, finished_ms, leased_mono_ms, started_mono_ms;
     struct buf record;     /* while settling */
+    json_t *again;         /* when it wants to be run again, as it said; NULL = it does not */
     enum cause stop_cause; /* asked for before the executor ran */
     bool stop_asked;
     unsigned closing;

@@ -530,3 +530,14 @@ def test_a_stranger_may_not_read_the_queue(mandor):
         assert path.stat().st_mode & 0o077 == 0, f"{path} is open to others"
     for path in mandor.data.rglob("*"):
         assert path.stat().st_mode & 0o066 == 0, f"{path} is open to others"
+
+
+def test_a_job_may_ask_to_be_run_again(mandor):
+    """It exits 0 having said so: not charged, its output so far discarded, and run again after that time."""
+    out = mandor.tmp / "out"
+    job = mandor.add("sh", "-c", "echo $MANDOR_ATTEMPT; [ $MANDOR_ATTEMPT = 2 ] || echo '{\"again\": \"200ms\"}' >&3", stdout=f"file:{out}")
+    with mandor.worker():
+        mandor.wait_state(job, "completed")
+        record = mandor.show(job)
+        assert out.read_text() == "2\n" and record["attempt"] == 2 and record["attempts_used"] == 1
+        assert [entry["cause"] for entry in record["history"]] == ["again"]

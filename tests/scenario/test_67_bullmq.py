@@ -376,6 +376,55 @@ def test_a_stock_retry_runs_it_again(bench):
         bench.wait_state(other, "completed")
 
 
+# ---- at its own wish --------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_may_ask_for_a_delay(bench):
+    """[27] Not charged; what it wrote so far is not its output."""
+    out = bench.mandor.tmp / "out"
+    bench.configure(bench.name, stdout=f"file:{out}")
+    with bench.worker():
+        job = bench.add(f"echo $MANDOR_ATTEMPT; [ $MANDOR_ATTEMPT = 2 ] || {{ {say(again={'delay': '300ms'})}; }}", attempts=1)
+        bench.wait_state(job, "delayed", "completed")
+        bench.wait_state(job, "completed")
+        row = bench.hash(job)
+        assert row["atm"] == "1" and row["ats"] == "2" and out.read_text() == "2\n"
+        assert len(bench.events("delayed")) == 1 and not bench.events("failed")
+
+
+@pytest.mark.parametrize("priority", (0, 3))
+def test_a_job_may_say_that_the_rate_is_reached(bench6, priority):
+    """[18] Back at the head of its line; nobody takes a job until the time is over."""
+    bench6.js("await q.setGlobalRateLimit(100, 1000);")
+    with bench6.worker():
+        job = bench6.add(f"[ $MANDOR_ATTEMPT = 2 ] || {say(again={'rate_limit': '400ms'})}", **({"priority": priority} if priority else {}))
+        wait_for(lambda: bench6.events("waiting")[-1][1].get("prev") == "active", 10)
+        assert "atm" not in bench6.hash(job) and bench6.keys("limiter") == ["9007199254740991"]
+        if priority:
+            assert bench6.keys("prioritized") == [[job, str(priority << 32)]]
+        else:
+            assert bench6.keys("wait") == [[job]]
+        bench6.wait_state(job, "completed")
+        stamps = bench6.js("return (await r.xrange(K('events'), '-', '+')).filter(([, f]) => f[1] === 'active').map(([id]) => parseInt(id));")
+        assert stamps[1] - stamps[0] >= 380 and bench6.hash(job)["ats"] == "2"
+
+
+def test_a_job_may_wait_for_its_children(bench6):
+    """[42] It adds one, steps back, and runs again when that has ended."""
+    go = bench6.mandor.tmp / "go"
+    with bench6.worker():
+        job = bench6.add(f"[ $MANDOR_ATTEMPT = 2 ] && exit 0; while [ ! -e {go} ]; do sleep 0.02; done; {say(again='children')}")
+        bench6.wait_state(job, "active")
+        child = bench6.js("return (await q.add('child', data, { delay: 400, parent: { id, queue: `bull:${NAME}` } })).id;", id=job, data=sh(say(result=5)))
+        go.touch()
+        bench6.wait_state(job, "waiting-children")
+        assert bench6.events("waiting-children") == [("waiting-children", {"jobId": job, "prev": "active"})]
+        assert bench6.keys(f"{job}:lock") == [None]
+        bench6.wait_state(job, "completed")
+        assert bench6.hash(job)["ats"] == "2" and bench6.js("return await (await q.getJob(id)).getChildrenValues();", id=job) == {
+            f"bull:{bench6.name}:{child}": 5}
+
+
 # ---- what is kept -----------------------------------------------------------------------------------------------------------
 
 

@@ -54,6 +54,7 @@ static const struct {
     { { .cause = CAUSE_LOST_LEASE, .exit_code = 0 }, OUTCOME_NOTHING },
     { { .cause = CAUSE_SHUTDOWN, .exit_code = 0 }, OUTCOME_PUT_BACK },
     { { .cause = CAUSE_WORKER_DIED, .exit_code = -1 }, OUTCOME_RETRY },
+    { { .cause = CAUSE_AGAIN, .exit_code = 0 }, OUTCOME_PUT_BACK },
 };
 
 TEST(every_verdict_has_the_outcome_of_the_contract)

@@ -2,7 +2,7 @@
 --
 -- ARGV: 1 base, 2 now, 3 token's stem (a job's token is "<stem>:<its ats>"), 4 jobs wanted, 5 lock ms, 6 worker's name or "",
 --       7 limiter max (0 = none), 8 limiter duration ms, 9 metrics points, 10 ends, then for each end
---       what  completed | failed | retry | delay | wait
+--       what  completed | failed | retry | delay | wait | limit (wait, and nobody takes a job for `delay` ms) | children
 --       id, attempt (ats, part of the token)
 --       value     returnvalue JSON or failedReason text; retry and delay: "" = it did not fail, and is not charged
 --       stack     JSON array ("" = leave it)
@@ -88,6 +88,21 @@ function leave.wait(key, e) -- to the head of its line
     event_trim(P, 'waiting', 'jobId', e.id, 'prev', 'active')
 end
 
+function leave.limit(key, e)
+    call('SET', P .. 'limiter', '9007199254740991', 'PX', math.max(e.delay, 1))
+    leave.wait(key, e)
+end
+
+-- Until its children have ended; when none is left it waits for its turn at once.
+function leave.children(key, e)
+    if call('SCARD', key .. ':dependencies') == 0 then
+        leave.wait(key, e)
+        return
+    end
+    call('ZADD', P .. 'waiting-children', now, e.id)
+    event(P, 'waiting-children', 'jobId', e.id, 'prev', 'active')
+end
+
 local function take_leave(i)
     local e = { what = ARGV[i], id = ARGV[i + 1], value = ARGV[i + 3], stack = ARGV[i + 4], record = ARGV[i + 5],
         attempts = tonumber(ARGV[i + 6]), delay = tonumber(ARGV[i + 7]), points = points, lifo = ARGV[i + 11] == '1',
@@ -103,6 +118,8 @@ local function take_leave(i)
         if call('EXISTS', key .. ':unsuccessful') == 1 then
             return -9
         end
+    elseif e.what == 'children' and call('EXISTS', key .. ':unsuccessful') == 1 then
+        return -9
     end
     local code = release(key, e.id, stem .. ':' .. ARGV[i + 2], e.record)
     if code ~= 0 then
