@@ -557,6 +557,7 @@ def filled(tmp_path_factory):
 
 
 @needs_python
+@pytest.mark.limit(240)
 def test_jobs_import_pure_and_compiled_packages_lazily_inside_the_sandbox_and_share_nothing_R107(filled):
     _, snakes = filled
     code = """
@@ -573,6 +574,7 @@ def test_jobs_import_pure_and_compiled_packages_lazily_inside_the_sandbox_and_sh
 
 
 @needs_python
+@pytest.mark.limit(240)
 def test_a_wheel_removed_under_a_running_server_is_one_clear_sentence_R103(filled):
     store, snakes = filled
     mandor = snakes.mandor
@@ -601,12 +603,13 @@ def test_a_wheel_removed_under_a_running_server_is_one_clear_sentence_R103(fille
 
 
 @needs_python
+@pytest.mark.limit(240)
 def test_verify_imports_each_package_in_the_sandbox_R107(mandor, store):
     filled_store = fill(mandor, mandor.tmp)
     bad = wheel(mandor.tmp, "broken", files={"broken/__init__.py": "from native import nothing\n"})
     rude = wheel(mandor.tmp, "rude", files={"rude.py": "import os\nos.abort()\n"})
     ok(mandor, "import", "--store", str(filled_store), str(bad), str(rude))
-    done = wheels(mandor, "verify", "--store", str(filled_store))
+    done = wheels(mandor, "verify", "--store", str(filled_store), timeout=200)
     assert done.code == 1, done
     told = {line.split()[1]: line for line in done.lines}
     assert all(told[name].startswith("ok") for name in ("app", "base-lib", "native"))
@@ -620,6 +623,7 @@ def test_verify_imports_each_package_in_the_sandbox_R107(mandor, store):
 
 
 @needs_python
+@pytest.mark.limit(240)
 def test_at_run_time_there_is_no_dns_no_tls_no_socket_to_anywhere_R104(mandor, store):
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
@@ -628,7 +632,7 @@ def test_at_run_time_there_is_no_dns_no_tls_no_socket_to_anywhere_R104(mandor, s
         {"python": {"store": str(filled_store), "runtimes": {"default": {"packages": ["app"], "preload": ["native"], "spare": 0}}}}))
     ids = mandor.add_many([job("import app.lazy\napp.lazy.total(7)")])
     trace = mandor.tmp / "trace"
-    done = mandor.run("work", "--drain", timeout=110, prefix=["strace", "-f", "--seccomp-bpf", "-qq", "-e", "trace=socket,connect,bind", "-o", str(trace)])
+    done = mandor.run("work", "--drain", timeout=200, prefix=["strace", "-f", "--seccomp-bpf", "-qq", "-e", "trace=socket,connect,bind", "-o", str(trace)])
     assert done.code == 0, done
     assert mandor.show(ids[0])["result"] == 7, mandor.show(ids[0])
     calls = [line for line in trace.read_text().splitlines() if "(" in line and "AF_UNIX" not in line and "resumed" not in line]
@@ -636,6 +640,7 @@ def test_at_run_time_there_is_no_dns_no_tls_no_socket_to_anywhere_R104(mandor, s
 
 
 @needs_python
+@pytest.mark.limit(240)
 def test_real_packages_of_the_package_index_run(mandor):
     """Rust in WebAssembly, where an index answers that has it."""
     for name, value in os.environ.items():
@@ -654,5 +659,5 @@ def test_real_packages_of_the_package_index_run(mandor):
             tags: list[str] = []
         [Point.model_validate_json('{"x": "7", "tags": ["a"]}').model_dump(), pydantic.TypeAdapter(list[int]).validate_python(["1", 2])]
     """)])
-    mandor.drain(timeout=110)
+    mandor.drain(timeout=200)
     assert mandor.show(ids[0])["result"] == [{"x": 7, "tags": ["a"]}, [1, 2]], mandor.show(ids[0])
