@@ -13,7 +13,7 @@
 --
 -- A job: q queue, st state, pr priority, at attempt, sd started, w worker, lu lease's end, cr cancel requested, am attempts, au used, pb put
 -- backs, ea ended attempt, aj its record, em its end, ct created, sm started, fm finished, due, ph phase, cn containment, uq unique key, e its
--- entry in the stream, spec, ln and sn nonces of the lease and the start (asked again after a lost answer).
+-- entry in the stream, fo added by another producer, spec, ln and sn nonces of the lease and the start (asked again after a lost answer).
 local P = KEYS[1]
 local GROUP = 'mandor'
 local BAND = 4294967296
@@ -29,10 +29,17 @@ local function get(id, ...) return call('HMGET', jk(id), ...) end
 local function event(kind) call('XADD', P .. ':events', 'MAXLEN', '~', 1000, '*', 'k', kind) end
 local function is_final(st) return st == 'completed' or st == 'failed' or st == 'cancelled' end
 
-local function drop_entry(id, q, e)
+-- The entry has done its work.  The job's field `e` is the caller's to delete.
+local function drop_entry(q, e)
   if e then
     call('XACK', sk(q), GROUP, e)
     call('XDEL', sk(q), e)
+  end
+end
+
+local function forget_entry(id, q, e)
+  if e then
+    drop_entry(q, e)
     call('HDEL', jk(id), 'e')
     call('HDEL', P .. ':e:' .. q, e)
   end
@@ -60,13 +67,16 @@ local function make_ready(id, q, pr)
   call('ZADD', zk(q, 'ready'), pr * BAND + id, id)
 end
 
-local function make_final(id, q, st, ms)
-  local uq = call('HGET', jk(id), 'uq')
-  call('HSET', jk(id), 'st', st, 'fm', ms)
-  call('ZADD', zk(q, st), ms, id)
+local function free_unique(id, q, uq)
   if uq and call('HGET', P .. ':u:' .. q, uq) == tostring(id) then
     call('HDEL', P .. ':u:' .. q, uq)
   end
+end
+
+local function make_final(id, q, st, ms)
+  call('HSET', jk(id), 'st', st, 'fm', ms)
+  call('ZADD', zk(q, st), ms, id)
+  free_unique(id, q, call('HGET', jk(id), 'uq'))
 end
 
 local function delete(id)
@@ -74,11 +84,9 @@ local function delete(id)
   if not j[1] then
     return
   end
-  drop_entry(id, j[1], j[4])
+  forget_entry(id, j[1], j[4])
   leave(id, j[1], j[2])
-  if j[3] and call('HGET', P .. ':u:' .. j[1], j[3]) == tostring(id) then
-    call('HDEL', P .. ':u:' .. j[1], j[3])
-  end
+  free_unique(id, j[1], j[3])
   call('ZREM', P .. ':ids:' .. j[1], id)
   call('DEL', jk(id), P .. ':hist:' .. id, P .. ':out:' .. id)
 end
@@ -100,9 +108,9 @@ local function promote(q, max)
   return moved
 end
 
--- The fence: is the job active, with this worker and this attempt?  Its fields st w at sd cr e q, or nil.
+-- The fence: is the job active, with this worker and this attempt?  Some of its fields, or nil and the same.
 local function held(id, worker, attempt)
-  local j = get(id, 'st', 'w', 'at', 'sd', 'cr', 'e', 'q', 'au', 'pb', 'ea')
+  local j = get(id, 'st', 'w', 'at', 'sd', 'cr', 'e', 'q', 'au', 'pb', 'ea', 'em', 'aj', 'uq', 'pr', 'fo')
   if j[1] == 'active' and j[2] == worker and j[3] == attempt then
     return j
   end

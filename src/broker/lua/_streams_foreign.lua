@@ -43,7 +43,7 @@ local function adopt(q, entry, fields)
   end
   local id = tostring(call('INCR', P .. ':id'))
   call('HSET', jk(id), 'q', q, 'st', 'waiting', 'pr', math.min(number(job.priority, 0, 0), 2097152), 'at', 0, 'au', 0, 'am',
-    number(job.attempts, 1, 1), 'pb', 0, 'ea', 0, 'ct', string.match(entry, '^%d+'), 'spec', spec, 'e', entry)
+    number(job.attempts, 1, 1), 'pb', 0, 'ea', 0, 'ct', string.match(entry, '^%d+'), 'spec', spec, 'e', entry, 'fo', 1)
   if uq then
     call('HSET', jk(id), 'uq', uq)
     call('HSET', P .. ':u:' .. q, uq, id)
@@ -53,11 +53,11 @@ local function adopt(q, entry, fields)
   call('HSET', P .. ':e:' .. q, entry, id)
   local pr, delay = tonumber(call('HGET', jk(id), 'pr')), duration(job.delay)
   if delay > 0 then
-    drop_entry(id, q, entry)
+    forget_entry(id, q, entry)
     call('HSET', jk(id), 'st', 'delayed', 'due', now + delay)
     call('ZADD', zk(q, 'later'), now + delay, id)
   elseif pr > 0 then
-    drop_entry(id, q, entry)
+    forget_entry(id, q, entry)
     make_ready(id, q, pr)
   else
     call('ZADD', zk(q, 'waiting'), id, id)

@@ -13,8 +13,12 @@ for i = 2, #ARGV, 6 do
     added[#added + 1] = { id, 1 }
   else
     id = tostring(call('INCR', P .. ':id'))
-    call('HSET', jk(id), 'q', q, 'st', 'waiting', 'pr', pr, 'at', 0, 'au', 0, 'am', ARGV[i + 5], 'pb', 0, 'ea', 0, 'ct', now,
-      'spec', ARGV[i + 4])
+    local j = { 'q', q, 'st', 'waiting', 'pr', pr, 'at', 0, 'au', 0, 'am', ARGV[i + 5], 'pb', 0, 'ea', 0, 'ct', now, 'spec', ARGV[i + 4] }
+    if delay == 0 and pr == 0 then
+      j[#j + 1] = 'e'
+      j[#j + 1] = call('XADD', sk(q), '*', 'id', id)
+    end
+    call('HSET', jk(id), unpack(j))
     if uq ~= '' then
       call('HSET', jk(id), 'uq', uq)
       call('HSET', P .. ':u:' .. q, uq, id)
@@ -27,7 +31,6 @@ for i = 2, #ARGV, 6 do
       make_ready(id, q, pr)
     else
       call('ZADD', zk(q, 'waiting'), id, id)
-      call('HSET', jk(id), 'e', call('XADD', sk(q), '*', 'id', id))
     end
     if i == 2 or q ~= ARGV[i - 6] then
       call('SADD', P .. ':queues', q)

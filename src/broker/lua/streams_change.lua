@@ -9,7 +9,7 @@ local function cancel(id, q, j)
   elseif j[2] == 'active' then
     call('HSET', jk(id), 'cr', 1)
   else
-    drop_entry(id, q, j[4])
+    forget_entry(id, q, j[4])
     leave(id, q, j[2])
     call('HDEL', jk(id), 'due')
     make_final(id, q, 'cancelled', now)

@@ -6,7 +6,7 @@ for i = 2, #ARGV, 2 do
   local j = held(id, ARGV[1], ARGV[i + 1])
   if j and j[4] ~= '1' then
     call('HDEL', jk(id), 'lu', 'ph', 'cn', 'ln')
-    drop_entry(id, j[7], j[6])
+    forget_entry(id, j[7], j[6])
     leave(id, j[7], 'active')
     if j[5] then
       make_final(id, j[7], 'cancelled', now)

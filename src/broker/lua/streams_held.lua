@@ -7,7 +7,7 @@ for _, id in ipairs(call('ZRANGE', P .. ':leases', 0, -1)) do
   if j[1] == ARGV[1] then
     if ARGV[2] == 'forget' and j[3] ~= '1' then
       call('HDEL', jk(id), 'lu', 'ph', 'cn', 'ln')
-      drop_entry(id, j[10], j[11])
+      forget_entry(id, j[10], j[11])
       leave(id, j[10], 'active')
       if j[4] then
         make_final(id, j[10], 'cancelled', now)

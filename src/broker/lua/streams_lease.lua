@@ -7,37 +7,39 @@ local worker, lease_ms, want, start, turn = ARGV[1], tonumber(ARGV[2]), tonumber
 local nonce, lost = ARGV[6], ARGV[7]
 local answer, names, taken = {}, {}, 0
 
-local function row(id, started)
-  local j = get(id, 'q', 'spec', 'at', 'au', 'pb', 'ct')
-  taken = taken + 1
-  answer[#answer + 1] = { id, j[1], j[2], j[3], j[4], j[5], j[6], started and 1 or 0 }
+-- What is read of each job, once.
+local function look(id)
+  return get(id, 'st', 'e', 'w', 'spec', 'at', 'au', 'pb', 'ct', 'sd')
 end
 
-local function take(id, q, started, attempts)
+local function row(id, q, j, attempt, started)
+  taken = taken + 1
+  answer[#answer + 1] = { id, q, j[4], attempt, j[6], j[7], j[8], started and 1 or 0 }
+end
+
+local function take(id, q, j, started, attempts)
+  local attempt = j[5]
   call('ZREM', zk(q, 'waiting'), id)
-  call('ZREM', zk(q, 'ready'), id)
   call('ZADD', zk(q, 'active'), id, id)
   call('ZADD', P .. ':leases', now + lease_ms, id)
   if started then
-    call('HINCRBY', jk(id), 'at', 1)
-    call('HSET', jk(id), 'st', 'active', 'w', worker, 'lu', now + lease_ms, 'ln', nonce, 'sd', 1, 'sm', now, 'ph', 'starting')
+    attempt = attempt + 1
+    call('HSET', jk(id), 'st', 'active', 'w', worker, 'lu', now + lease_ms, 'ln', nonce, 'at', attempt, 'sd', 1, 'sm', now, 'ph', 'starting')
     if attempts > 0 then
       call('HSET', jk(id), 'am', attempts)
     end
   else
     call('HSET', jk(id), 'st', 'active', 'w', worker, 'lu', now + lease_ms, 'ln', nonce)
-    call('HDEL', jk(id), 'sd', 'ph')
   end
-  call('HDEL', jk(id), 'cn')
-  row(id, started)
+  row(id, q, j, attempt, started)
 end
 
 -- What of a queue may be started at once.
-local function starts(q, id)
+local function starts(q, j)
   if q.start <= 0 or start <= 0 then
     return false
   end
-  if q.attempts > 0 and string.find(call('HGET', jk(id), 'spec'), '"attempts"', 1, true) then
+  if q.attempts > 0 and string.find(j[4], '"attempts"', 1, true) then
     return false
   end
   q.start = q.start - 1
@@ -52,11 +54,11 @@ local function take_ready(q, below)
       return
     end
     for _, id in ipairs(ids) do
-      if call('HGET', jk(id), 'st') == 'waiting' then
-        take(id, q.name, starts(q, id), q.attempts)
+      local j = look(id)
+      call('ZREM', zk(q.name, 'ready'), id)
+      if j[1] == 'waiting' then
+        take(id, q.name, j, starts(q, j), q.attempts)
         q.max = q.max - 1
-      else
-        call('ZREM', zk(q.name, 'ready'), id)
       end
     end
   end
@@ -80,9 +82,9 @@ local function job_of(q, entry, fields)
   if not id then
     id = adopt(q, entry, fields)
   end
-  local j = id and get(id, 'st', 'e', 'w') or {}
+  local j = id and look(id) or {}
   if j[1] == 'waiting' and j[2] == entry then
-    return id
+    return id, j
   elseif j[1] == 'active' and j[2] == entry then -- the group was made anew: whose it is, it stays
     call('XCLAIM', sk(q), GROUP, j[3], 0, entry, 'JUSTID')
   else
@@ -99,9 +101,9 @@ local function take_stream(q)
       return
     end
     for _, e in ipairs(entries) do
-      local id = job_of(q.name, e[1], e[2] or {})
+      local id, j = job_of(q.name, e[1], e[2] or {})
       if id then
-        take(id, q.name, starts(q, id), q.attempts)
+        take(id, q.name, j, starts(q, j), q.attempts)
         q.max = q.max - 1
       end
     end
@@ -123,10 +125,11 @@ end
 
 if lost ~= '' then
   for _, id in ipairs(call('ZRANGE', P .. ':leases', 0, -1)) do
-    local j = get(id, 'w', 'ln', 'sd')
-    if j[1] == worker and j[2] == lost and taken < want then
+    local l = get(id, 'w', 'ln', 'q')
+    if l[1] == worker and l[2] == lost and taken < want then
+      local j = look(id)
       call('HSET', jk(id), 'ln', nonce)
-      row(id, j[3] == '1')
+      row(id, l[3], j, j[5], j[9] == '1')
     end
   end
 end
