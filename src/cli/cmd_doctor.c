@@ -417,6 +417,7 @@ int cmd_doctor(struct cli *cli)
         check_containment(&doctor);
         doctor_pools(&doctor);
         check_broker(&doctor);
+        doctor_python(&doctor);
         doctor_wheels(&doctor);
     }
     int r = doctor.checks == NULL || doctor.no_memory ? -ENOMEM : report(&doctor);

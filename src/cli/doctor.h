@@ -23,6 +23,8 @@ void doctor_found(struct doctor *doctor, enum health health, const char *check, 
 
 /* Could the workers of the configured pools be started?  Nothing is started. */
 void doctor_pools(struct doctor *doctor);
+/* Can Python jobs run, and which walls are around them? */
+void doctor_python(struct doctor *doctor);
 /* Is everything in the wheel store that the configured runtimes load? */
 void doctor_wheels(struct doctor *doctor);
 

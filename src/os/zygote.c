@@ -1,9 +1,11 @@
 /* zygote.c - contract in zygote.h. */
 #include "os/zygote.h"
 
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <time.h>
 
 static int ask(int control_fd, const struct zygote_request *request, const int *fds,
@@ -114,4 +116,11 @@ int os_zygote_fork(int control_fd, const struct zygote_request *request, const i
     }
     *ret_pidfd = pidfd;
     return 0;
+}
+
+int os_seccomp_probe(void)
+{
+    const uint32_t action = SECCOMP_RET_KILL_PROCESS;
+
+    return syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) < 0 ? -errno : 0;
 }

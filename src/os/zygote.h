@@ -13,4 +13,7 @@
 MUST_CHECK int os_zygote_fork(int control_fd, const struct zygote_request *request, const int *fds,
                               size_t fd_count, int timeout_ms, pid_t *ret_pid, int *ret_pidfd);
 
+/* Does this kernel filter system calls (seccomp)?  0 or -errno. */
+MUST_CHECK int os_seccomp_probe(void);
+
 #endif
