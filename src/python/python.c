@@ -252,7 +252,7 @@ static void find_due(struct python *python)
 /* After a burst there are more of those that take job after job than anybody needs: the last ones go. */
 static void shrink(struct python *python)
 {
-    int64_t kept = 0, most = MAX(python->runtime.spare, (int64_t)1);
+    int64_t kept = 0, most = python->runtime.spare + 1;
 
     LIST_FOREACH(copy, &python->copies, struct copy, node)
         if (copy->lasting && copy->state == COPY_READY && ++kept > most)
