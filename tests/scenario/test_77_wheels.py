@@ -130,6 +130,10 @@ def test_what_pyodide_was_built_with_comes_first_and_the_index_when_it_does_not_
 
     ok(mandor, "add", *options, "app[]")
     assert listed(mandor)["lib"]["sha256"] == hashlib.sha256(lib.read_bytes()).hexdigest()
+    lock = mandor.tmp / "wheels.lock"
+    lock.write_text(ok(mandor, "export").text)
+    ok(mandor, "add", *options, "--store", str(mandor.tmp / "other"), "--lock", str(lock))
+    assert files(mandor.tmp / "other") == files(store), "each file from where it came"
     done = ok(mandor, "add", *options, "modern")
     assert versions(mandor) == {"app": "1.0", "lib": "2.0", "modern": "1.0"}
     assert "not with the versions that Pyodide was built with" in done.complaint
