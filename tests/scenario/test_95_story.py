@@ -105,4 +105,4 @@ def test_a_stock_producers_jobs_are_served_by_a_warm_pool(story):
             return await Promise.all(jobs.map(settle));
         """, timeout=90, QUEUE="thumbs")
     assert len(ends) == 20 and all("value" in end for end in ends), ends
-    assert [end["value"]["n"] for end in ends] == list(range(20)), ends
+    assert [end["value"]["task"]["data"]["n"] for end in ends] == list(range(20)), ends
