@@ -6,6 +6,7 @@ import time
 
 from measure import HERE, Failed, Sample, descendants, median, percentile, process_cpu, wait_for
 from report import compare, failed, figure
+from rows_sinks import row_redis_sink, row_s3_sink
 
 PARALLEL = 4
 TRUE = "/bin/true"
@@ -650,7 +651,7 @@ ROWS = {
     "idle": row_idle,
     "latency": row_latency,
     "bullmq": row_bullmq,
-
-
     "redis": row_redis,
+    "redis-sink": row_redis_sink,
+    "s3-sink": row_s3_sink,
 }

@@ -102,20 +102,18 @@ static int cat_remote(struct cat *cat, const char *url, bool follow)
 
 static int cat_file(const char *path, struct mandor_err *err)
 {
-    SCOPED_FREE char *bytes = malloc((size_t)256 << 10);
     SCOPED_FD fd = open(path, O_RDONLY | O_CLOEXEC);
+    static char bytes[256 << 10];
     ssize_t n;
     int r = 0;
 
-    if (bytes == NULL)
-        return err_set(err, -ENOMEM, FAULT_HOST, "read '%s'", path);
     if (fd < 0) {
         r = err_set(err, -errno, FAULT_HOST, "open '%s'", path);
         if (r == -ENOENT)
             err->fault = FAULT_CALLER;
         return r;
     }
-    while ((n = RETRY_EINTR(read(fd, bytes, (size_t)256 << 10))) > 0) {
+    while ((n = RETRY_EINTR(read(fd, bytes, sizeof bytes))) > 0) {
         r = write_all(bytes, (size_t)n);
         if (r < 0)
             return err_set(err, r, FAULT_HOST, "write to standard output");

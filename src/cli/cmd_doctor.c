@@ -17,6 +17,8 @@
 #include "cli/client.h"
 #include "cli/doctor.h"
 #include "cli/out.h"
+#include "sink/left.h"
+#include "sink/sweeper.h"
 
 static const struct {
     const char *name;
@@ -240,6 +242,16 @@ static void check_writable(struct doctor *doctor, const char *check, char *path)
                      trouble != NULL ? ", and " : "", trouble != NULL ? trouble : "");
 }
 
+/* Uploads of attempts that are gone, which their server could not be asked to end. */
+static void check_left(struct doctor *doctor, const char *data_dir)
+{
+    SCOPED_FREE char *dir = left_dir(data_dir);
+
+    if (dir != NULL && sweeper_wanted(dir))
+        doctor_found(doctor, HEALTH_WARN, "uploads",
+                     "what dead attempts have begun waits in '%s' until a worker can end it", dir);
+}
+
 /* The directory of the database, and the one beside it for output, locks and sockets. */
 static void check_directories(struct doctor *doctor, const char *database)
 {
@@ -251,6 +263,7 @@ static void check_directories(struct doctor *doctor, const char *database)
     }
     (void)snprintf(path, sizeof path, "%s.d", database);
     check_writable(doctor, "data directory", path);
+    check_left(doctor, path);
 
     (void)snprintf(path, sizeof path, "%s", database);
     char *slash = strrchr(path, '/');

@@ -61,6 +61,8 @@ void s3_request_stream(struct s3_request *request,
                        bool (*on_body)(void *arg, const void *bytes, size_t len));
 void s3_request_resume(struct s3_request *request);
 void s3_request_tries(struct s3_request *request, unsigned tries); /* default S3_TRIES */
+/* Nobody wants it for long any more: no further try, and a failure (-ETIMEDOUT) when there is no answer in time. */
+void s3_request_hurry(struct s3_request *request, int64_t ms);
 /* It makes sink's object visible: sink_may_publish() is asked before each try, which ends with the lease. */
 void s3_request_publishes(struct s3_request *request, struct sink *sink);
 #define S3_TRIES 7

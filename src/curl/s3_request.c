@@ -41,7 +41,7 @@ struct s3_request {
     char sha256[SIGV4_HEX];
     unsigned char md5[16];
     unsigned tries, tries_max, redirects;
-    bool skew_set;
+    bool skew_set, late;
     char *plain_url, *shown; /* instead of a place; shown: without a password */
     bool (*on_body)(void *arg, const void *bytes, size_t len);
     int64_t streamed, streamed_before; /* bytes of the body that were delivered, before this try */
@@ -152,6 +152,37 @@ void s3_request_tries(struct s3_request *request, unsigned tries)
     request->tries_max = tries;
 }
 
+static void finish(struct s3_request *request, int result, const struct mandor_err *err)
+{
+    request->on_done(request, result, err); /* may drop it: nothing after this */
+}
+
+static const struct mandor_err *late_error(struct s3_request *request)
+{
+    (void)err_set(&request->err, -ETIMEDOUT, FAULT_REMOTE, "S3 %s of 's3://%s/%s'", request->method,
+                  request->place->bucket, request->place->key);
+    return &request->err;
+}
+
+static void on_late(uv_timer_t *timer)
+{
+    struct s3_request *request = CONTAINER_OF(timer, struct s3_request, timer);
+
+    web_call_cancel(&request->call);
+    if (request->working) /* hashing: it is not sent */
+        request->late = true;
+    else
+        finish(request, -ETIMEDOUT, late_error(request));
+}
+
+void s3_request_hurry(struct s3_request *request, int64_t ms)
+{
+    bool waiting = !request->working && !request->call.running;
+
+    request->tries_max = 0;
+    (void)uv_timer_start(&request->timer, on_late, waiting ? 0 : (uint64_t)ms, 0);
+}
+
 void s3_request_publishes(struct s3_request *request, struct sink *sink)
 {
     request->publishes = sink;
@@ -224,11 +255,6 @@ void s3_request_drop(struct s3_request *request)
     if (!request->working)
         s3_memory_done(&request->memory); /* now, not in the loop's next turn */
     maybe_free(request);
-}
-
-static void finish(struct s3_request *request, int result, const struct mandor_err *err)
-{
-    request->on_done(request, result, err); /* may drop it: nothing after this */
 }
 
 static void fail(struct s3_request *request, int result)
@@ -434,6 +460,10 @@ static void after_prepare(struct work *work)
     request->working = false;
     if (request->dropped) {
         maybe_free(request);
+        return;
+    }
+    if (request->late) {
+        finish(request, -ETIMEDOUT, late_error(request));
         return;
     }
     int r = request->prepared;
@@ -663,6 +693,7 @@ static void on_answer(struct web_call *call)
     int result = 0;
 
     OBJ_CHECK(request, REQUEST_MAGIC);
+    (void)uv_timer_stop(&request->timer);
     enum advice advice = judge(request, &result);
     if (advice == ADVICE_AT_ONCE) {
         request->tries--;

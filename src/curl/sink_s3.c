@@ -19,7 +19,8 @@
 #include "sink/left.h"
 #include "sink/url.h"
 
-#define ABORT_TRIES 3
+#define ABORT_TRIES   3
+#define ABORT_WAIT_MS 5000
 
 static void advance(struct upload *upload);
 
@@ -749,11 +750,9 @@ static void s3_abort(struct sink *sink)
     struct upload *upload = sink_state(sink);
 
     upload->aborting = true;
-    if (upload->stage == UPLOAD_CREATING &&
-        upload->noted) { /* who sweeps will find it by its key */
-        s3_request_drop(STEAL(upload->request));
-        upload->stage = UPLOAD_NONE;
-    }
+    if (upload->stage ==
+        UPLOAD_CREATING) /* its id is needed; without it who sweeps finds it by its key */
+        s3_request_hurry(upload->request, ABORT_WAIT_MS);
     advance(upload);
 }
 

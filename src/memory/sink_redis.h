@@ -8,7 +8,7 @@
 
 #define REDIS_SINK_MS INT64_C(30000) /* one call, reconnecting included */
 #define REDIS_OPEN_MS INT64_C(10000)
-#define REDIS_WINDOW  ((size_t)4 << 20) /* bytes that are written and not confirmed */
+#define REDIS_WINDOW  ((size_t)1 << 20) /* bytes that are written and not confirmed */
 
 /* Outlives its sink: the connection closes later. */
 struct redis_sink {

@@ -43,7 +43,9 @@ static int read_kind(struct target *target, struct mandor_err *err)
     if ((stream != NULL) + (key != NULL) + (hash != NULL) != 1)
         return bad(target, err, "expected one of ?stream=KEY, ?key=KEY and ?hash=KEY&field=F");
     target->kind = stream != NULL ? TARGET_STREAM : key != NULL ? TARGET_KEY : TARGET_HASH;
-    target->key = stream != NULL ? stream : key != NULL ? key : hash;
+    target->key = stream != NULL ? stream : key;
+    if (target->key == NULL)
+        target->key = hash != NULL ? hash : "";
     if (target->key[0] == '\0')
         return bad(target, err, "the key is empty");
     if ((target->field != NULL) != (hash != NULL))
