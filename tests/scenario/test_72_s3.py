@@ -286,7 +286,7 @@ def test_a_redirect_is_signed_anew_for_where_it_leads(mandor, swift, proxy):
         assert len(other.seen) == 1 and sha(swift.get("moved a+b")) == want
 
 
-def test_a_wrong_clock_is_corrected_by_the_servers_date_R91(mandor, swift):
+def test_a_wrong_clock_is_corrected_by_the_servers_date_R91(mandor, swift, plain_binary):
     command, want = produce(1000)
     proc = mandor.spawn(["faketime", "-f", "+1h", mandor.binary, "run", "--stdout", "s3://media/clock", "--", *command],
                         env=swift.env() | {"DONT_FAKE_MONOTONIC": "1"})
