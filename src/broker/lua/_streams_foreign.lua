@@ -4,9 +4,11 @@ local units = { ms = 1, s = 1000, m = 60000, h = 3600000, d = 86400000 }
 local function duration(value)
   if type(value) == 'number' then
     return value
+  elseif type(value) ~= 'string' then
+    return 0 -- the worker will say what is wrong with it
   end
   local sum = 0
-  for n, unit in string.gmatch(tostring(value or ''), '(%d+)(%a*)') do
+  for n, unit in string.gmatch(value, '(%d+)(%a*)') do
     sum = sum + tonumber(n) * (units[unit] or 1)
   end
   return sum
