@@ -178,8 +178,10 @@ struct bullmq_queue *bullmq_queue(struct bullmq *mq, const char *name)
 
 static void answer_all(struct bullmq *mq)
 {
-    for (struct list *node; (node = list_pop_front(&mq->answers)) != NULL;)
+    for (struct list *node; (node = list_pop_front(&mq->answers)) != NULL;) {
+        mq->unanswered--;
         broker_answer(mq->broker, LIST_ENTRY(node, struct broker_req, node));
+    }
 }
 
 /* An answer may lead to further requests, and these to answers: all of it is this turn's. */
@@ -270,7 +272,10 @@ static void (*const handlers[BROKER_OPS])(struct bullmq *mq, struct broker_req *
 
 static void bullmq_submit(struct broker *broker, struct broker_req *req)
 {
-    handlers[req->op](self(broker), req);
+    struct bullmq *mq = self(broker);
+
+    mq->unanswered++;
+    handlers[req->op](mq, req);
 }
 
 /* ---- life ---- */
@@ -347,7 +352,7 @@ static bool busy(const struct bullmq *mq)
     for (size_t i = 0; i < mq->queue_count; i++)
         if (mq->queues[i]->step != NULL || mq->queues[i]->end_count > 0)
             return true;
-    return false;
+    return mq->unanswered > 0;
 }
 
 /* Jobs that were given back are still under way. */

@@ -57,6 +57,7 @@ struct bullmq {
     size_t lease_at;     /* which of the first one's queues is asked next */
     size_t started;      /* of the jobs that this queue gave to it */
     struct list answers; /* requests that are done */
+    size_t unanswered;   /* requests, those in answers included */
     struct list recovers;
     uv_check_t turn;
     uv_idle_t

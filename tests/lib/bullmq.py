@@ -142,12 +142,12 @@ class Bench:
         names = [arg for name in queues or (self.name,) for arg in ("--queue", name)]
         return self.mandor.worker("--broker", self.url(**params), "--concurrency", str(concurrency), *names, *args)
 
-    def js(self, code, **values):
+    def js(self, code, timeout=40, **values):
         """With q, a Queue of the test's name, and K(suffix), its keys."""
         head = (f"const NAME = {json.dumps(self.name)}, PREFIX = {json.dumps(self.prefix)};\n"
                 "const K = (suffix) => `${PREFIX}:${NAME}:${suffix}`;\n"
                 "const q = (kept.q ??= queue(NAME, { prefix: PREFIX }));\n")
-        return self.stock.js(head + code, **values)
+        return self.stock.js(head + code, timeout, **values)
 
     def begin(self, code, **values):
         head = (f"const NAME = {json.dumps(self.name)}, PREFIX = {json.dumps(self.prefix)};\n"
