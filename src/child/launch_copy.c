@@ -12,7 +12,7 @@
 #include "os/pidfd.h"
 #include "os/zygote.h"
 
-#define OOM_SCORE_ADJ 300
+#define OOM_SCORE_ADJ 500 /* before the server, from which all others come */
 #define ANSWER_MS     5000
 #define NOBODY        65534
 

@@ -5,6 +5,7 @@ tests/escape/*.attempts hold pieces of Python, each below a line `#### what it t
 import pathlib
 import shutil
 import socket
+import tempfile
 import threading
 
 from harness import BINARY, ROOT
@@ -29,10 +30,12 @@ class Bait:
 
     word = "canary-5f1d7"
 
-    def __init__(self, tmp):
-        self.secret, self.mark = tmp / "secret", tmp / "mark"
+    def __init__(self):
+        self.home = pathlib.Path(tempfile.mkdtemp(prefix="mandor-bait-", dir="/tmp"))
+        self.home.chmod(0o777)  # whoever gets out, as whomever, finds it open
+        self.secret, self.mark = self.home / "secret", self.home / "mark"
         self.secret.write_text(self.word)
-        self.secret.chmod(0o644)
+        self.secret.chmod(0o666)
         self.callers = []
         self.server = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._answer, daemon=True).start()
@@ -52,10 +55,12 @@ class Bait:
 
     def touched(self):
         """What was reached, in words."""
-        return ["the mark was made"] * self.mark.exists() + [f"a call from {caller}" for caller in self.callers]
+        return [f"{path} was made" for path in self.home.iterdir() if path != self.secret] + \
+            ["the secret was changed"] * (self.secret.read_text() != self.word) + [f"a call from {caller}" for caller in self.callers]
 
     def close(self):
         self.server.close()
+        shutil.rmtree(self.home, ignore_errors=True)
 
 
 def attack(code, bait, more=None, **keys):
@@ -65,10 +70,9 @@ def attack(code, bait, more=None, **keys):
 
 
 def replace(path, old, new):
-    """The file without its link, one text in it replaced."""
+    """One text in a file, by another."""
     text = path.read_text()
     assert text.count(old) == 1, f"{path} has {text.count(old)} of {old!r}"
-    path.unlink()
     path.write_text(text.replace(old, new))
 
 
@@ -77,12 +81,10 @@ def open_harness(tmp):
     `mandor.native`."""
     path = tmp / "zygote"
     path.mkdir()
-    for entry in ZYGOTE.iterdir():
-        if entry.name not in ("python", "interpreter.mjs"):
-            (path / entry.name).symlink_to(entry)
+    (path / "node_modules").symlink_to(ZYGOTE / "node_modules")
     shutil.copytree(ZYGOTE / "python", path / "python")
-    shutil.copy(ZYGOTE / "interpreter.mjs", path)
-    shutil.copy(ATTACK, path)
+    for entry in [*ZYGOTE.glob("*.mjs"), *ZYGOTE.glob("*.node"), ATTACK]:
+        shutil.copy(entry, path)  # no links: Node looks for the neighbours of what they point to
     replace(path / "interpreter.mjs", "const native = {", 'const { createRequire } = await import("node:module");\n'
             'const require = createRequire(import.meta.url);\nconst native = {\n  attack: require("./attack.node"), process, require, global: globalThis,')
     replace(path / "python" / "host.py", 'sys.modules["mandor"] = module', 'sys.modules["mandor"] = module\n    module.native = native')

@@ -68,8 +68,9 @@ class Snakes:
 
 
 @contextlib.contextmanager
-def snakes_in(tmp, runtimes=None, concurrency=4, ready=True, **python):
+def snakes_in(tmp, runtimes=None, concurrency=4, ready=True, env=None, **python):
     mandor = Mandor(tmp)
+    mandor.env.update(env or {})
     configure(mandor, runtimes, concurrency, **python)
     try:
         with mandor.worker() as worker:

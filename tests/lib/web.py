@@ -115,6 +115,7 @@ class Store:
         self.requests, self.broken = 0, 0
         self.answers = []  # (status, headers) for the next requests, before their body is read
         self.slow = 0
+        self.take = None  # a function that is given the pieces of bodies, which are kept nowhere then
 
 
 @contextlib.contextmanager
@@ -141,7 +142,11 @@ def store():
 
         def read_body(self):
             if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
-                return b"".join(self.chunks())
+                if it.take is None:
+                    return b"".join(self.chunks())
+                for piece in self.chunks():
+                    it.take(piece)
+                return b""
             length = int(self.headers["Content-Length"])
             body = self.rfile.read(length)
             if len(body) != length:
