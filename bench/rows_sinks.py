@@ -63,7 +63,7 @@ class Swift:
 
 def s3_upload(bench, size, mandor):
     sys.path.insert(0, str(TESTS))
-    from s3 import ACCESS_KEY, BUCKET, SECRET_KEY, Client
+    from s3 import BUCKET, Client
     with bench.fresh() as directory:
         swift = Swift(bench, directory)
         with bench.background(swift.argv, directory):
@@ -74,8 +74,7 @@ def s3_upload(bench, size, mandor):
             if mandor:
                 argv = [bench.mandor, "run", "--stdout", f"s3://{BUCKET}/out", "--", "cat", data]
             else:
-                argv = ["curl", "-sSf", "--aws-sigv4", "aws:amz:us-east-1:s3", "--user", f"{ACCESS_KEY}:{SECRET_KEY}", "-H",
-                        "x-amz-content-sha256: UNSIGNED-PAYLOAD", "-T", data, f"http://127.0.0.1:{client.port}/{BUCKET}/out"]
+                argv = ["curl", "-sSf", "-T", data, client.presigned("PUT", f"/{BUCKET}/out")]
             ended = bench.run(argv, directory, client.env())
             ok = hashlib.md5(client.get("out")).digest() == hashlib.md5(data.read_bytes()).digest()
             return Sample(size, ended.seconds, ended.cpu, ok)

@@ -33,10 +33,7 @@ class Client:
         canonical = "\n".join([method, path, query, *(f"{k}:{v}" for k, v in headers.items()), "", names, digest])
         scope = f"{day}/us-east-1/s3/aws4_request"
         text = "\n".join(["AWS4-HMAC-SHA256", stamp, scope, hashlib.sha256(canonical.encode()).hexdigest()])
-        key = ("AWS4" + self.secret_key).encode()
-        for word in scope.split("/"):
-            key = hmac.new(key, word.encode(), "sha256").digest()
-        signature = hmac.new(key, text.encode(), "sha256").hexdigest()
+        signature = self.sign(scope, text)
         headers["Authorization"] = (f"AWS4-HMAC-SHA256 Credential={self.access_key}/{scope}, SignedHeaders={names}, "
                                     f"Signature={signature}")
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60 * SLACK)
@@ -46,6 +43,22 @@ class Client:
             return answer.status, answer.headers, answer.read()
         finally:
             connection.close()
+
+    def sign(self, scope, text):
+        key = ("AWS4" + self.secret_key).encode()
+        for word in scope.split("/"):
+            key = hmac.new(key, word.encode(), "sha256").digest()
+        return hmac.new(key, text.encode(), "sha256").hexdigest()
+
+    def presigned(self, method, path):
+        """A URL that needs no headers; the body is not hashed."""
+        now = datetime.datetime.now(datetime.timezone.utc)
+        stamp, scope = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d/us-east-1/s3/aws4_request")
+        query = urllib.parse.urlencode({"X-Amz-Algorithm": "AWS4-HMAC-SHA256", "X-Amz-Credential": f"{self.access_key}/{scope}",
+                                        "X-Amz-Date": stamp, "X-Amz-Expires": "600", "X-Amz-SignedHeaders": "host"}, safe="~")
+        canonical = "\n".join([method, path, query, f"host:127.0.0.1:{self.port}", "", "host", "UNSIGNED-PAYLOAD"])
+        text = "\n".join(["AWS4-HMAC-SHA256", stamp, scope, hashlib.sha256(canonical.encode()).hexdigest()])
+        return f"http://127.0.0.1:{self.port}{path}?{query}&X-Amz-Signature={self.sign(scope, text)}"
 
     def get(self, key, bucket=BUCKET):
         """The object's bytes, or None."""
