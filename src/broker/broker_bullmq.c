@@ -237,11 +237,6 @@ double bullmq_random01(struct bullmq *mq)
 
 /* ---- requests ---- */
 
-static void nothing(struct bullmq *mq, struct broker_req *req)
-{
-    bullmq_answer(mq, req, 0);
-}
-
 static void unregister(struct bullmq *mq, struct broker_req *req)
 {
     bullmq_answer(mq, req, 0); /* its connections say by themselves that it has gone */
@@ -255,7 +250,7 @@ static void (*const handlers[BROKER_OPS])(struct bullmq *mq, struct broker_req *
     [BROKER_BEGIN_SETTLE] = bullmq_begin_settle,
     [BROKER_SETTLE] = bullmq_settle,
     [BROKER_GIVE_BACK] = bullmq_give_back,
-    [BROKER_PHASE] = nothing,
+    [BROKER_PHASE] = bullmq_phase,
     [BROKER_NOTE] = bullmq_note,
     [BROKER_RECOVER] = bullmq_recover,
     [BROKER_REGISTER] = bullmq_register,

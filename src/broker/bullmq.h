@@ -186,6 +186,7 @@ void bullmq_keep_locks(struct bullmq *mq); /* from now on */
 void bullmq_hear_cancel(struct bullmq *mq, const char *channel, const char *id);
 void bullmq_begin_settle(struct bullmq *mq, struct broker_req *req);
 void bullmq_note(struct bullmq *mq, struct broker_req *req);
+void bullmq_phase(struct bullmq *mq, struct broker_req *req);
 void bullmq_recover(struct bullmq *mq, struct broker_req *req);
 void bullmq_register(struct bullmq *mq, struct broker_req *req);
 /* A job of a scheduler was taken: make the next one. */

@@ -106,7 +106,9 @@ json_t *bullmq_found_json(const redisReply *job, const char *queue)
         .id = id.data,
         .queue = queue,
         .state = state,
-        .phase = str_eq(found, "waiting-children") ? found : NULL,
+        .phase = state == JOB_ACTIVE ? json_string_value(json_object_get(record, "phase"))
+                 : str_eq(found, "waiting-children") ? found
+                                                     : NULL,
         .attempt = number(job, "ats"),
         .attempts_used = number(job, "atm"),
         .attempts = r == 0 ? MAX(opts.attempts, (int64_t)1) : 1,

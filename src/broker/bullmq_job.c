@@ -249,6 +249,8 @@ char *bullmq_record_text(const struct bullmq_record *record)
                      ",\"finished\":%" PRId64,
                      record->attempt, job_state_name(record->state), record->started_ms,
                      record->finished_ms);
+    if (r == 0 && record->phase != NULL)
+        r = buf_addf(&text, ",\"phase\":\"%s\"", record->phase);
     if (r == 0 && record->put_backs > 0)
         r = buf_addf(&text, ",\"put_backs\":%" PRId64, record->put_backs);
     if (r == 0 && record->last != NULL)

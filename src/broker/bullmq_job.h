@@ -70,6 +70,7 @@ struct bullmq_record {
     const char *worker;
     int64_t attempt;
     enum job_state state; /* as mandor sees it: "cancelled" is a failure to BullMQ */
+    const char *phase;    /* while it is active; NULL = none */
     int64_t started_ms, finished_ms;
     int64_t put_backs;  /* so many times in a row */
     const char *last;   /* record_attempt_text(); NULL = nothing */

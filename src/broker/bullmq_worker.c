@@ -262,6 +262,36 @@ void bullmq_note(struct bullmq *mq, struct broker_req *req)
     bullmq_answer(mq, req, 0);
 }
 
+/* An attempt that lasts: whoever asks for it finds where it runs. */
+void bullmq_phase(struct bullmq *mq, struct broker_req *req)
+{
+    const struct bullmq_held *held = hash_gets(mq->held, req->phase.id);
+
+    if (held == NULL || held->lost || held->attempt != req->phase.attempt) {
+        bullmq_answer(mq, req, -ESTALE);
+        return;
+    }
+    SCOPED_JSON *before = bullmq_record_parse(held->record, strlen(held->record));
+    struct bullmq_record record = { .worker = mq->worker,
+                                    .attempt = held->attempt,
+                                    .state = JOB_ACTIVE,
+                                    .phase = req->phase.phase,
+                                    .put_backs = bullmq_number(before, "put_backs", 0),
+                                    .before = held->record };
+    SCOPED_FREE char *text = bullmq_record_text(&record);
+    SCOPED_BUF token = { 0 };
+    if (text != NULL && buf_addf(&token, "%s:%" PRId64, mq->stem, held->attempt) == 0) {
+        struct bullmq_args args;
+        bullmq_args_init(&args, held->queue);
+        bullmq_args_text(&args, held->id);
+        bullmq_args_text(&args, "record");
+        bullmq_args_text(&args, text);
+        bullmq_args_text(&args, token.data);
+        bullmq_call(held->queue, &args, &lua_bullmq_note, 0, on_noted, NULL);
+    }
+    bullmq_answer(mq, req, 0);
+}
+
 /* ---- stalled jobs ---- */
 
 static void recovered(struct bullmq *mq)

@@ -913,6 +913,21 @@ def test_the_command_line_sees_and_changes_jobs(bench):
         assert done_code.code == 1
 
 
+def test_a_running_job_can_be_followed(bench6):
+    """Where it runs is in its record; its output comes while it runs, and the earlier attempts stay."""
+    go = bench6.mandor.tmp / "go"
+    with bench6.worker():
+        job = bench6.add(f"[ $MANDOR_ATTEMPT = 1 ] && exit 3; echo hello; while [ ! -e {go} ]; do sleep 0.02; done; echo over", attempts=2)
+        wait_for(lambda: bench6.mandor.ok("show", f"{bench6.name}:{job}", "--json").json()["phase"] == "running", 10)
+        shown = bench6.mandor.ok("show", f"{bench6.name}:{job}", "--json").json()
+        assert shown["worker"] and [entry["exit_code"] for entry in shown["history"]] == [3]
+        with bench6.mandor.background("logs", "-f", f"{bench6.name}:{job}") as follower:
+            wait_for(lambda: "hello" in follower.stderr, 10)
+            go.touch()
+            assert follower.wait() == 0 and "over" in follower.stderr
+        assert [entry["exit_code"] for entry in bench6.mandor.ok("show", f"{bench6.name}:{job}", "--json").json()["history"]] == [3]
+
+
 def test_drain_ends_when_nothing_is_left(bench):
     jobs = [bench.add("true") for _ in range(3)] + [bench.add("[ $MANDOR_ATTEMPT = 2 ]", attempts=2, backoff=200)]
     late = bench.add("true", delay=60000)
