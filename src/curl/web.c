@@ -316,6 +316,19 @@ int web_call_header(struct web_call *call, const char *fmt, ...)
     return 0;
 }
 
+/* A certificate authority of one's own, as other programs are told of it; NULL = the system's. */
+static const char *ca_bundle(void)
+{
+    static const char *const names[] = { "AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE" };
+
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        const char *path = getenv(names[i]);
+        if (path != NULL && path[0] != '\0')
+            return path;
+    }
+    return NULL;
+}
+
 int web_call_prepare(struct web_call *call, const char *method, const char *url)
 {
     CURL *easy = call->easy;
@@ -341,6 +354,8 @@ int web_call_prepare(struct web_call *call, const char *method, const char *url)
     (void)curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, SILENCE_SECONDS);
     (void)curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, SEND_BUFFER);
     (void)curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, call->error);
+    if (ca_bundle() != NULL)
+        (void)curl_easy_setopt(easy, CURLOPT_CAINFO, ca_bundle());
     (void)curl_easy_setopt(easy, CURLOPT_USERAGENT, "mandor/" MANDOR_VERSION);
     (void)curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_response);
     (void)curl_easy_setopt(easy, CURLOPT_WRITEDATA, call);

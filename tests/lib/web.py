@@ -14,8 +14,10 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def _serve(handler):
+def _serve(handler, tls=None):
     server = _Server(("127.0.0.1", 0), handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
@@ -119,7 +121,7 @@ class Store:
 
 
 @contextlib.contextmanager
-def store():
+def store(tls=None):
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -193,6 +195,6 @@ def store():
             self.end_headers()
             self.wfile.write(body)
 
-    with _serve(Handler) as server:
+    with _serve(Handler, tls) as server:
         it = Store(server.server_address[1])
         yield it

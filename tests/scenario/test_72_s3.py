@@ -430,6 +430,26 @@ def test_a_refused_put_fails_the_attempt_with_the_servers_answer(mandor, store):
     assert store.objects == {}
 
 
+def test_https_needs_a_certificate_that_is_trusted(mandor):
+    import ssl
+    import subprocess
+    cert, key = mandor.tmp / "cert.pem", mandor.tmp / "key.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert, "-days", "1", "-subj",
+                    "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(cert, key)
+    with web.store(tls) as store:
+        for size in (1000, 3 * MIB):
+            command, want = produce(size)
+            url = f"https://127.0.0.1:{store.port}/x"
+            done = mandor.run("run", "--stdout", url, "--", *command, env={"SSL_CERT_FILE": str(cert)})
+            assert done.code == 0, done
+            assert sha(store.objects.pop("/x")) == want
+            done = mandor.run("run", "--stdout", url, "--", *command)
+            assert done.code == 125 and "certificate" in done.cause, done
+        assert store.objects == {}
+
+
 def test_a_slow_web_server_holds_the_job_up_and_no_memory_is_used(mandor, plain_binary):
     """A server that reads nothing for a while: the command cannot write on."""
     import socket
