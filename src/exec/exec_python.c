@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/metrics.h"
 #include "child/child.h"
 #include "exec/channel.h"
 #include "exec/executor_ops.h"
@@ -51,6 +52,7 @@ struct snake {
     bool exited, ended, close_asked;
     bool said_end, recycle, stop_asked; /* isolation scope: the job is over, its process is not */
     enum spec_containment rung;
+    int64_t asked_ns; /* monotonic */
     struct verdict verdict;
     char why[200];        /* why mandor stopped it */
     char *error;          /* what Python said of its end */
@@ -89,6 +91,7 @@ static void try_end(struct execution *execution)
     if (snake->waiting != 0 || snake->ended)
         return;
     snake->ended = true;
+    metric_observe(METRIC_python_us, (clock_mono_ns() - snake->asked_ns) / 1000);
     if (snake->copy != NULL)
         snake->verdict.descendants_killed = child_descendants_killed(copy_child(snake->copy));
     if (snake->said_end) { /* every byte of this job has left its pipes */
@@ -575,6 +578,7 @@ static int start(struct execution *execution, struct mandor_err *err)
         return err_set(err, r, FAULT_HOST, "start job %s", request->id);
     }
     snake->frame_fd = -1;
+    snake->asked_ns = clock_mono_ns();
     snake->waiting = GATE_TREE;
     watchdog_init(&snake->watchdog, &snake->streams, on_expired);
     python_ask(snake->python, &snake->ask, &spec->limits, spec->limits_policy, &events, execution);
