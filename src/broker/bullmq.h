@@ -97,6 +97,7 @@ struct bullmq_end {
     int64_t attempts, delay_ms;
     struct bullmq_keep keep;
     bool lifo;
+    unsigned tries;
     bool alone; /* the call that it was part of failed: whose fault was it? */
 };
 

@@ -7,8 +7,9 @@
 #include "broker/bullmq_found.h"
 #include "broker/lua_scripts.h"
 
-#define PAGE      500 /* jobs in one call */
-#define SCAN_STEP "1000"
+#define PAGE         500     /* jobs in one call */
+#define PRIORITY_MAX 2097151 /* 2^21 - 1: scores stay exact in a double */
+#define SCAN_STEP    "1000"
 
 /* A request that takes several calls: it is answered when `pending` is 0, with the first error that there was. */
 struct errand {
@@ -304,6 +305,15 @@ static void add_one(struct errand *errand, const struct spec *spec, size_t index
     SCOPED_FREE char *data = data_text(spec), *opts = opts_text(spec);
     SCOPED_FREE char *name = json_utf8_lossy(name_of(spec), strlen(name_of(spec)), NULL);
 
+    if (spec->priority > PRIORITY_MAX) {
+        struct mandor_err err;
+        note(errand,
+             err_set(&err, -EINVAL, FAULT_CALLER, "priority %" PRId64 ": BullMQ has 0 to %d",
+                     spec->priority, PRIORITY_MAX),
+             &err);
+        free(added);
+        return;
+    }
     if (queue == NULL || added == NULL || data == NULL || opts == NULL || name == NULL ||
         (added->queue = strdup(spec->queue)) == NULL) {
         free(added);

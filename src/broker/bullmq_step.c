@@ -7,6 +7,8 @@
 #include "broker/bullmq.h"
 #include "broker/lua_scripts.h"
 
+#define OWN_TRIES 5 /* of an end that no request of the worker stands behind */
+
 /* ---- what is held ---- */
 
 struct bullmq_held *bullmq_held_free(struct bullmq_held *held)
@@ -207,8 +209,10 @@ static void refuse(struct bullmq_queue *queue, struct bullmq_held *held, const c
 {
     struct bullmq_end *end = new_end(held, lease_id, "failed");
 
-    if (end == NULL)
-        return; /* its lock expires, and somebody else gets to refuse it */
+    if (end == NULL) { /* its lock runs out, and somebody else gets to refuse it */
+        bullmq_held_free(let_go(queue->mq, lease_id));
+        return;
+    }
     set_failure(queue->mq, held, end, reason, NULL, true);
     push_end(queue, end);
 }
@@ -455,8 +459,14 @@ static void step_failed(struct bullmq_step *step, int result, const struct mando
 
     LIST_FOREACH(end, &step->ends, struct bullmq_end, node) {
         list_remove(&end->node);
-        if (!transient && step->end_count > 1 && !end->alone) {
+        bool shared = step->end_count > 1 || step->lease != NULL;
+        bool again = transient ? end->req == NULL && end->tries++ < OWN_TRIES : shared;
+        if (again && !(transient || end->alone)) {
             end->alone = true;
+            push_end(queue, end);
+            continue;
+        }
+        if (again && transient) { /* nobody else would: the job would stay locked */
             push_end(queue, end);
             continue;
         }
@@ -465,8 +475,7 @@ static void step_failed(struct bullmq_step *step, int result, const struct mando
         } else {
             log_error("job %s of BullMQ's queue '%s' cannot be written: %s", end->id, queue->name,
                       err->msg);
-            if (!transient)
-                bullmq_held_free(let_go(queue->mq, end->lease_id));
+            bullmq_held_free(let_go(queue->mq, end->lease_id)); /* its lock runs out */
             if (end->req != NULL)
                 bullmq_answer(queue->mq, end->req, -ESTALE);
         }
@@ -631,6 +640,11 @@ static void lease_over(struct bullmq *mq, struct broker_req *req)
     bullmq_answer(mq, req, req->lease.count > 0 ? 0 : req->status);
 }
 
+static bool first_is_alone(const struct bullmq_queue *queue)
+{
+    return queue->end_count > 0 && LIST_ENTRY(queue->ends.next, struct bullmq_end, node)->alone;
+}
+
 /* Ask the next queue of the first request that may have something.  False: it has to wait for a call under way. */
 static bool ask_next(struct bullmq *mq, struct broker_req *req)
 {
@@ -640,6 +654,8 @@ static bool ask_next(struct bullmq *mq, struct broker_req *req)
         size_t wanted = MIN(asked->max, req->lease.want - req->lease.count);
 
         if (queue != NULL && queue->step != NULL)
+            return false;
+        if (queue != NULL && first_is_alone(queue) && call(queue, 0, NULL))
             return false;
         if (queue != NULL && wanted > 0 && !(queue->dry && clock_mono_ms() < queue->dry_until_ms)) {
             if (queue->lost_answer)

@@ -353,6 +353,16 @@ def test_where_a_retried_job_goes(bench6):
         assert [names[f["jobId"]] for _, f in bench6.events("active")] == ["lifo", "lifo", "plain", "a", "b", "a"]
 
 
+def test_a_job_is_started_only_so_often(bench6):
+    """maxStartedAttempts: the last start is not followed by another, and one more is refused."""
+    with bench6.worker(max_started=2):
+        job = bench6.add("exit 1", attempts=5)
+        bench6.wait_state(job, "failed")
+        assert bench6.hash(job)["ats"] == "2" and bench6.hash(job)["failedReason"] == "exit code 1"
+        bench6.js("await (await q.getJob(id)).retry('failed');", id=job)
+        wait_for(lambda: bench6.hash(job).get("failedReason") == "job started more than allowable limit", 10)
+
+
 @pytest.mark.parametrize("limit", (0, 1))
 def test_the_stack_trace_is_as_long_as_asked(bench6, limit):
     """[25]"""
@@ -869,6 +879,12 @@ def test_data_fill_a_command(bench):
         missing = bench.js("return (await q.add('n', { other: 1 }, { attempts: 3 })).id;")
         bench.wait_state(missing, "failed")
         assert "url" in bench.hash(missing)["failedReason"] and bench.hash(missing)["atm"] == "1"
+
+
+def test_what_bullmq_cannot_hold_is_refused(bench6):
+    done = bench6.mandor.run("add", "--queue", bench6.name, "--priority", "2097152", "--", "true")
+    assert done.code == 2 and "2097151" in done.complaint, done
+    assert bench6.keys("id") == [None]
 
 
 def test_a_command_from_a_message_needs_leave(bench6):
