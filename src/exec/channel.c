@@ -9,6 +9,39 @@
 
 static const char *const common[] = { "progress", "log", "result", "data", "again", NULL };
 
+#define RESULT_START "{\"result\": "
+#define ARRAY_COST   4 /* in numbers, each of 24 bytes and a pointer */
+#define OBJECT_COST  8
+
+static bool starts_as_result(const char *line, size_t len)
+{
+    return len >= strlen(RESULT_START) && memcmp(line, RESULT_START, strlen(RESULT_START)) == 0;
+}
+
+/* No less than the line's values take, in numbers. */
+static size_t cost_of(const char *line, size_t len)
+{
+    size_t cost = 1;
+    bool text = false;
+
+    for (size_t i = 0; i < len; i++) {
+        char c = line[i];
+        if (c == '"')
+            text = !text;
+        else if (text)
+            i += c == '\\';
+        else
+            cost += c == '{' ? OBJECT_COST : c == '[' ? ARRAY_COST : c == ',' || c == ':';
+    }
+    return cost;
+}
+
+static void skip_line(struct channel_parser *parser, const char *line, size_t len)
+{
+    parser->skipped++;
+    parser->refused += starts_as_result(line, len);
+}
+
 static void parse_line(struct channel_parser *parser, const char *line, size_t len,
                        void (*on_value)(void *arg, const char *kind, json_t *value), void *arg)
 {
@@ -18,6 +51,10 @@ static void parse_line(struct channel_parser *parser, const char *line, size_t l
 
     if (len == 0)
         return;
+    if (len > CHANNEL_COST_MAX / OBJECT_COST && cost_of(line, len) > CHANNEL_COST_MAX) {
+        skip_line(parser, line, len);
+        return;
+    }
     if (json_parse(line, len, &json, NULL) == 0 && json_is_object(json)) {
         for (size_t i = 0; kinds[i] != NULL; i++) {
             json_t *value = json_object_get(json, kinds[i]);
@@ -34,14 +71,18 @@ static void parse_line(struct channel_parser *parser, const char *line, size_t l
 /* Add a piece of the current line, or give the line up when it is too long or memory is out. */
 static void gather(struct channel_parser *parser, const char *bytes, size_t len)
 {
-    size_t max = parser->line_max > 0 ? parser->line_max : CHANNEL_LINE_MAX;
+    struct buf *line = &parser->line;
+    size_t max = CHANNEL_LINE_MAX;
 
     if (parser->skipping)
         return;
-    if (parser->line.len + len > max || buf_add(&parser->line, bytes, len) < 0) {
+    if (parser->line_max > 0 &&
+        starts_as_result(line->len > 0 ? line->data : bytes, line->len > 0 ? line->len : len))
+        max = parser->line_max;
+    if (line->len + len > max || buf_add(line, bytes, len) < 0) {
         parser->skipping = true;
-        parser->skipped++;
-        buf_done(&parser->line);
+        skip_line(parser, line->len > 0 ? line->data : bytes, line->len > 0 ? line->len : len);
+        buf_done(line);
     }
 }
 
@@ -176,6 +217,12 @@ int64_t channel_skipped(const struct channel *channel)
 {
     OBJ_CHECK(channel, CHANNEL_MAGIC);
     return channel->parser.skipped;
+}
+
+int64_t channel_refused(const struct channel *channel)
+{
+    OBJ_CHECK(channel, CHANNEL_MAGIC);
+    return channel->parser.refused;
 }
 
 static void on_poll_closed(uv_handle_t *handle)

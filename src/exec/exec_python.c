@@ -480,6 +480,12 @@ static void explain(struct execution *execution)
                        "the result has %" PRId64 " bytes as JSON, at most %" PRId64
                        " are kept (result_max)",
                        snake->result_bytes, python_runtime(snake->python)->result_max_bytes);
+    } else if (snake->channel != NULL && channel_refused(snake->channel) > 0 &&
+               verdict->cause == CAUSE_EXIT) {
+        verdict->cause = CAUSE_LIMIT;
+        (void)snprintf(verdict->error, sizeof verdict->error,
+                       "the result holds more values than mandor takes (%zu, objects count more)",
+                       CHANNEL_COST_MAX);
     } else if (snake->error != NULL && verdict->cause == CAUSE_EXIT) {
         const char *last = strrchr(snake->error, '\n');
         (void)snprintf(verdict->error, sizeof verdict->error, "%.*s", most,

@@ -12,7 +12,7 @@ import zlib
 import pytest
 
 from break_in import ATTACK, Bait, attack, attempts, open_harness
-from harness import SOAK, alive, children, cmdline, is_sanitized, rss_bytes, status_field, wait_for
+from harness import SOAK, alive, children, cmdline, hwm_bytes, is_sanitized, rss_bytes, status_field, wait_for
 from snakes import configure, job, snakes_in, why_not
 from web import store
 
@@ -244,6 +244,28 @@ def test_the_greedy_are_bounded_and_alone_R96(snakes):
     assert ends["BaseException is caught, for ever"]["cause"] == "timeout"
     assert ends["a large result"]["cause"] in ("limit", "timeout"), ends["a large result"]
     assert rss_bytes(snakes.worker.pid) - before < 96 << 20
+
+
+def test_a_result_that_would_be_large_in_the_workers_memory_is_refused(snakes):
+    """Two bytes of JSON are 250 in memory: four million empty objects would be a gigabyte."""
+    worker = snakes.worker.pid
+    before = rss_bytes(worker)
+    forge = """
+        import mandor
+        say = next(c.cell_contents for c in mandor.progress.__closure__ if callable(c.cell_contents))
+        emit = next(c.cell_contents for c in say.__closure__ if type(c.cell_contents).__name__ == "JsCallable" or str(c.cell_contents).startswith("(text)"))
+        for kind in ("progress", "log", "error", "result"):
+            emit('{"' + kind + '": [' + "{}," * 4_000_000 + "{}]}")
+        5
+    """
+    records = snakes.run(job(forge, timeout="60s"), job("[{}] * 300_000", timeout="60s"), job("[0] * 300_000", timeout="60s"),
+                         job("import mandor\nmandor.progress('x' * 2_000_000)", timeout="60s"), deadline=120)
+    assert hwm_bytes(worker) - before < 160 << 20, (before, hwm_bytes(worker))
+    forged, objects, numbers, words = records
+    assert (forged["state"], forged["cause"]) == ("failed", "limit"), forged
+    assert (objects["state"], objects["cause"]) == ("failed", "limit") and "more values than mandor takes" in objects["error"], objects
+    assert numbers["state"] == "completed" and len(numbers["result"]) == 300_000
+    assert words["state"] == "failed" and "progress has 2000016 bytes as JSON" in words["error"], words
 
 
 def test_a_broken_interpreter_ends_with_its_job_R96(snakes):

@@ -71,6 +71,56 @@ START_TEST(a_line_that_is_too_long_is_skipped_and_the_next_one_heard)
 }
 END_TEST
 
+/* {"KIND": [item, item, …]} as one line. */
+static char *list_of(const char *kind, const char *item, size_t count, size_t *ret_len)
+{
+    char *text = malloc(64 + count * (strlen(item) + 1)), *at = text;
+
+    at += sprintf(at, "{\"%s\": [", kind);
+    for (size_t i = 0; i < count; i++)
+        at += sprintf(at, "%s%s", i > 0 ? "," : "", item);
+    at += sprintf(at, "]}\n");
+    *ret_len = (size_t)(at - text);
+    return text;
+}
+
+static struct channel_parser parse_list(const char *kind, const char *item, size_t count)
+{
+    struct channel_parser parser = { .line_max = (size_t)16 << 20 };
+    struct heard heard = { "" };
+    size_t len;
+    char *text = list_of(kind, item, count, &len);
+
+    for (size_t at = 0; at < len; at += 16384)
+        channel_parse(&parser, text + at, MIN((size_t)16384, len - at), on_value, &heard);
+    channel_parse_end(&parser, on_value, &heard);
+    free(text);
+    return parser;
+}
+
+START_TEST(a_line_that_would_be_large_in_memory_is_refused)
+{
+    static const struct {
+        const char *kind, *item;
+        size_t count;
+        int64_t skipped, refused;
+    } cases[] = {
+        { "result", "12", 1000000, 0, 0 },         { "result", "12", 1100000, 1, 1 },
+        { "result", "{}", 100000, 0, 0 },          { "result", "{}", 200000, 1, 1 },
+        { "result", "[]", 300000, 1, 1 },          { "result", "\"{[,:{\"", 200000, 0, 0 },
+        { "progress", "123456789", 100000, 0, 0 }, { "progress", "123456789", 110000, 1, 0 },
+        { "result", "123456789", 110000, 0, 0 },   { "progress", "{}", 200000, 1, 0 },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct channel_parser parser = parse_list(cases[i].kind, cases[i].item, cases[i].count);
+        ck_assert_msg(parser.skipped == cases[i].skipped && parser.refused == cases[i].refused,
+                      "case %zu: %d skipped, %d refused", i, (int)parser.skipped,
+                      (int)parser.refused);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("channel");
@@ -79,6 +129,8 @@ int main(void)
     tcase_add_test(tcase, values_arrive_whole_in_any_chunking);
     tcase_add_test(tcase, nonsense_is_skipped_and_counted);
     tcase_add_test(tcase, a_line_that_is_too_long_is_skipped_and_the_next_one_heard);
+    tcase_add_test(tcase, a_line_that_would_be_large_in_memory_is_refused);
+    tcase_set_timeout(tcase, 60);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

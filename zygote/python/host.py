@@ -15,6 +15,7 @@ import types
 
 JOB_FILE = "job.py"
 DEPTH_MAX = 200  # of a result
+WORDS_MAX = 1 << 20  # of progress and log, as JSON
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -197,7 +198,10 @@ def setup(native):
     # -- the module `mandor` --
 
     def say(kind, value):
-        emit(dumps({kind: _encode(value, kind, 0)}, ensure_ascii=True))
+        text = dumps({kind: _encode(value, kind, 0)}, ensure_ascii=True)
+        if len(text) > WORDS_MAX:
+            raise ValueError(f"{kind} has {len(text)} bytes as JSON, at most {WORDS_MAX} are heard")
+        emit(text)
 
     def progress(value, /):
         """Tell how far the job is: a number, or any JSON value."""
