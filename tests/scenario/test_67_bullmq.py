@@ -1010,6 +1010,32 @@ def test_cut_connections_and_flushed_scripts(bench6):
         assert len(twice) == len(set(twice))
 
 
+def test_a_full_server_at_the_finish_loses_neither_job_nor_result_R79(mandor, tmp_path):
+    """Ends are written when there is room again; locks hold meanwhile, so nothing runs twice."""
+    server = bullmq.Server(tmp_path)
+    stock = bullmq.Stock(6, server.port)
+    bench = bullmq.Bench(mandor, server, stock, "q")
+    go = mandor.tmp / "go"
+    try:
+        with bench.worker(concurrency=2, lock="2s") as worker:
+            jobs = [bench.add(f"while [ ! -e {go} ]; do sleep 0.02; done; " + say(result=i)) for i in range(2)]
+            for job in jobs:
+                bench.wait_state(job, "active")
+            bench.js("await r.config('SET', 'maxmemory', '1mb');")
+            go.touch()
+            wait_for(lambda: "trying again" in worker.stderr, 10)
+            time.sleep(2.5)
+            assert bench.keys("active") == [jobs[::-1]]
+            bench.js("await r.config('SET', 'maxmemory', '0');")
+            for number, job in enumerate(jobs):
+                bench.wait_state(job, "completed")
+                row = bench.hash(job)
+                assert row["returnvalue"] == str(number) and row["ats"] == "1" and "stc" not in row
+    finally:
+        stock.stop()
+        server.stop()
+
+
 def test_a_server_that_stops_for_a_while(mandor, tmp_path, stocks):
     """[50] kill -STOP of Redis under load: everything ends, nothing twice."""
     server = bullmq.Server(tmp_path)

@@ -10,7 +10,7 @@ for i = 5, #ARGV, 2 do
     local token = ARGV[3] .. ':' .. ARGV[i + 1]
     local code = 0
     if call('GET', key) == token then
-        call('SET', key, token, 'PX', ARGV[4])
+        call('PEXPIRE', key, ARGV[4]) -- also a server that is full takes that
         call('SREM', P .. 'stalled', id)
         local record = call('HGET', P .. id, 'mandor')
         code = record and record:sub(1, 24) == '{"cancel_requested":true' and 2 or 1

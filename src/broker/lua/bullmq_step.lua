@@ -256,6 +256,9 @@ local function fetch()
     end
 end
 
+-- Changes nothing, but a server that is full refuses it: before anything is written, and not halfway.
+call('SETRANGE', P .. 'id', 0, '')
+
 local codes, finished, retried = {}, false, false
 for n = 1, count do
     local i = FIRST + (n - 1) * WIDTH
