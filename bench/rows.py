@@ -653,15 +653,19 @@ def live_of(bench, queue):
     return bench.run([bench.mandor, "stats", "--json"], queue.dir, queue.env).json()["live"][0]
 
 
+def runtime_ready(bench, queue):
+    live = bench.run([bench.mandor, "stats", "--json"], queue.dir, queue.env).json().get("live")
+    return bool(live) and live[0]["runtimes"][0]["spares"] > 0
+
+
 def with_python(bench, directory, runtime, use):
     """use(queue) beside a worker whose runtime is ready."""
     queue = Queue(bench, directory)
     config = directory / "mandor.yaml"
     config.write_text(json.dumps({"concurrency": PARALLEL, "python": {"runtimes": {"default": runtime}}}))
     queue.env["MANDOR_CONFIG"] = str(config)
-    queue.add(python_jobs(1))
     with bench.background([bench.mandor, "work"], directory, queue.env):
-        wait_for(lambda: queue.states().get("completed") == 1 and live_of(bench, queue)["runtimes"][0]["spares"] > 0, 60, "the runtime")
+        wait_for(lambda: runtime_ready(bench, queue), 60, "the runtime")
         return use(queue)
 
 
@@ -670,7 +674,7 @@ def python_latency(bench, count):
     def use(queue):
         for n in range(count):
             queue.add(python_jobs(1))
-            wait_for(lambda: queue.states().get("completed") == n + 2, 10, "a job")
+            wait_for(lambda: queue.states().get("completed") == n + 1, 10, "a job")
             time.sleep(0.05)
         return live_of(bench, queue)["metrics"]["python_us"]
     with bench.fresh() as directory:
@@ -681,7 +685,7 @@ def python_rate(bench, count, runtime):
     def use(queue):
         start = time.monotonic()
         queue.add(python_jobs(count))
-        wait_for(lambda: queue.states().get("completed") == count + 1, 120, "the jobs")
+        wait_for(lambda: queue.states().get("completed") == count, 120, "the jobs")
         return Sample(count, time.monotonic() - start)
     with bench.fresh() as directory:
         return with_python(bench, directory, runtime, use)

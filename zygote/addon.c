@@ -186,12 +186,13 @@ static void give_up(const char *step, int error)
     _exit(125);
 }
 
-/* serve(): returns only in copies. */
+/* serve(): returns only in copies: does a job wait for it? */
 static napi_value do_serve(napi_env env, napi_callback_info info)
 {
     struct fork_copy copy;
     const char *step = "";
     uv_loop_t *loop = NULL;
+    napi_value urgent = NULL;
 
     (void)info;
     (void)napi_get_uv_event_loop(env, &loop); /* before the first copy: it may look things up */
@@ -214,7 +215,8 @@ static napi_value do_serve(napi_env env, napi_callback_info info)
     if (r < 0)
         give_up(step, r);
     drop_marked_fds();
-    return NULL;
+    (void)napi_get_boolean(env, (copy.request.flags & ZYGOTE_URGENT) != 0, &urgent);
+    return urgent;
 }
 
 /* ---- a copy ---- */

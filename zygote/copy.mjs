@@ -27,15 +27,16 @@ function capMemory(bytes) {
 }
 
 const HEAP_GROWTH_MAX = 64 << 20;
+const WARM_UPS = 4; // what a spare does before its job comes: page faults that the job need not wait for
 const WARM_UP = JSON.stringify({ code: "import json\nx = sum(i * i for i in range(100))\njson.dumps({'a': x})", params: {} });
 
-export async function liveAsCopy(addon, interpreter, config) {
+export async function liveAsCopy(addon, interpreter, config, urgent) {
   const { flag, io, end, run, interrupted, reseed, leave } = interpreter;
 
   setInterval(() => {}, 1 << 30); // the loop stays alive while a job awaits
   reseedMath();
   reseed();
-  for (let i = 0; i < (config.warm_ups ?? 4); i++) await run(WARM_UP);
+  for (let i = 0; i < (urgent ? 0 : WARM_UPS); i++) await run(WARM_UP);
   end.error = end.result = null;
   const data = addon.dataBytes();
   addon.onInterrupt(flag, () => {

@@ -56,5 +56,5 @@ const { liveAsCopy } = await import("./copy.mjs");
 addon.send(encoder.encode(JSON.stringify({
   ready: { node: process.versions.node, pyodide: interpreter.py.version, layers, memory: process.memoryUsage.rss() },
 })));
-addon.serve();
-await liveAsCopy(addon, interpreter, config);
+const urgent = addon.serve();
+await liveAsCopy(addon, interpreter, config, urgent);

@@ -34,6 +34,7 @@ struct child_launch {
     int zygote_fd; /* > 0: no program, but a copy that the fork server behind this socket makes (os/zygote.h); borrowed, dup'ed.  It has all
                     * four pipes, its channel goes both ways, and argv, envp, cwd, user do not count; 0 = none */
     int channel_fd; /* > 0: this socket is fd 3 instead (borrowed, dup'ed before on_spawned); 0 = none */
+    bool zygote_urgent;                  /* a job waits for this copy: it need not warm up */
     bool inherit_stdout, inherit_stderr; /* no pipe: the caller's own descriptor */
     int stdout_fd,
         stderr_fd; /* >= 0: give this descriptor (borrowed, dup'ed before on_spawned); -1 = a pipe */

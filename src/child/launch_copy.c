@@ -90,6 +90,8 @@ static int ask(struct child *child, const struct ends *ends, pid_t *ret_pid, int
 
     slot_plan(child->slot, &child->launch.limits, &plan);
     memcpy(fds, ends->fd, sizeof ends->fd);
+    if (child->launch.zygote_urgent)
+        request.flags |= ZYGOTE_URGENT;
     if (plan.cgroup >= 0) {
         request.flags |= ZYGOTE_IN_CGROUP;
         fds[count++] = plan.cgroup;

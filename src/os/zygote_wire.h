@@ -21,6 +21,7 @@
 enum {
     ZYGOTE_IN_CGROUP = 1 << 0,
     ZYGOTE_SET_USER = 1 << 1,
+    ZYGOTE_URGENT = 1 << 2, /* a job waits for it: no warming up */
 };
 
 struct zygote_request {

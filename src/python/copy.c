@@ -348,6 +348,7 @@ int copy_start(struct server *server, struct python_ask *ask)
                    ++python->next_copy);
     struct child_launch launch = { .label = label,
                                    .zygote_fd = server->socket,
+                                   .zygote_urgent = python->ask_count > 0,
                                    .stdout_fd = -1,
                                    .stderr_fd = -1,
                                    .no_new_privs = true,
