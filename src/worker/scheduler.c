@@ -468,7 +468,7 @@ static void on_turn(uv_idle_t *turn)
     (void)uv_idle_stop(turn);
     for (size_t i = 0; i < scheduler->feed_count; i++) {
         scheduler->feeds[i].blocked = false;
-        if (scheduler->feeds[i].asking)
+        if (scheduler->feeds[i].asking || !scheduler->feeds[i].source->registered)
             scheduler->feeds[i].wanted = false; /* its answer sees to what follows */
     }
     while ((feed = next_feed(scheduler)) != NULL)

@@ -206,12 +206,15 @@ struct attempt *worker_attempt(const struct worker *worker, const char *data_dir
     return attempt;
 }
 
+static void register_later(struct source *source);
+
 static void on_tick(uv_timer_t *timer)
 {
     struct worker *worker = timer->data;
 
     for (size_t i = 0; i < worker->source_count; i++) {
         struct source *source = &worker->sources[i];
+        register_later(source);
         if (clock_boot_ms() - source->renewed_boot_ms >= worker->config->lease_ms / 3)
             renew_ask(source);
         renew_check_expiry(source);
@@ -438,6 +441,8 @@ static void on_pythons_closed(void *arg)
 
     for (size_t i = 0; i < worker->source_count; i++) {
         struct source *source = &worker->sources[i];
+        if (!source->registered)
+            continue;
         source->unregister_req =
             (struct broker_req){ .op = BROKER_UNREGISTER, .done = on_unregistered, .data = source };
         broker_submit(source->broker, &source->unregister_req);
@@ -448,7 +453,8 @@ static void on_pythons_closed(void *arg)
 static bool is_quiet(const struct worker *worker)
 {
     for (size_t i = 0; i < worker->source_count; i++)
-        if (worker->sources[i].recovering || worker->sources[i].renewing)
+        if (worker->sources[i].recovering || worker->sources[i].renewing ||
+            worker->sources[i].registering)
             return false;
     return worker->reload == NULL && !scheduler_asking(worker->scheduler) &&
            list_empty(&worker->attempts);
@@ -600,34 +606,89 @@ static char *queues_text(struct worker *worker, const struct source *source)
     return json_text(names);
 }
 
-static int register_at(struct source *source, struct mandor_err *err)
+/* Fill req; texts: to be freed when it is done.  0 or -ENOMEM. */
+static int make_registration(struct source *source, struct broker_req *req, char *texts[2])
 {
     struct worker *worker = source->worker;
-    SCOPED_FREE char *queues = queues_text(worker, source);
-    SCOPED_FREE char *base = base_text(worker);
-    struct broker_req req = { .op = BROKER_REGISTER };
 
-    if (queues == NULL || base == NULL)
-        return err_set(err, -ENOMEM, FAULT_HOST, "register worker");
-    req.reg.worker = worker->setup.name;
-    req.reg.lock_path = worker->setup.lock_path;
-    req.reg.containment = base;
-    req.reg.queues = queues;
-    req.reg.lease_ms = worker->config->lease_ms;
-    int r = broker_wait(source->broker, &req);
+    texts[0] = queues_text(worker, source);
+    texts[1] = base_text(worker);
+    if (texts[0] == NULL || texts[1] == NULL)
+        return -ENOMEM;
+    *req = (struct broker_req){ .op = BROKER_REGISTER, .data = source };
+    req->reg.worker = worker->setup.name;
+    req->reg.lock_path = worker->setup.lock_path;
+    req->reg.containment = texts[1];
+    req->reg.queues = texts[0];
+    req->reg.lease_ms = worker->config->lease_ms;
+    return 0;
+}
+
+static int register_now(struct source *source, struct mandor_err *err)
+{
+    struct broker_req req;
+    char *texts[2];
+    int r = make_registration(source, &req, texts);
+
     if (r < 0)
+        (void)err_set(err, r, FAULT_HOST, "register worker");
+    else if ((r = broker_wait(source->broker, &req)) < 0)
         *err = req.err;
     else
         source->registered = true;
+    free(texts[0]);
+    free(texts[1]);
     return r;
 }
 
+static void free_registration(struct source *source)
+{
+    free(STEAL(source->register_texts[0]));
+    free(STEAL(source->register_texts[1]));
+}
+
+static void on_registered(struct broker_req *req)
+{
+    struct source *source = req->data;
+
+    source->registering = false;
+    free_registration(source);
+    if (req->status < 0) {
+        log_warn("the queues of broker '%s' wait: %s", source->name, req->err.msg);
+    } else {
+        source->registered = true;
+        log_info("broker '%s' answers: its queues are served", source->name);
+        recover(source);
+        scheduler_wake(source->worker->scheduler, source);
+    }
+    worker_check_done(source->worker);
+}
+
+/* A broker that is out of reach holds up its own queues only: it is asked again every second. */
+static void register_later(struct source *source)
+{
+    if (source->registered || source->registering || source->worker->stopping ||
+        source->worker->closing)
+        return;
+    if (make_registration(source, &source->register_req, source->register_texts) < 0) {
+        free_registration(source);
+        return; /* the next tick tries again */
+    }
+    source->registering = true;
+    source->register_req.done = on_registered;
+    broker_submit(source->broker, &source->register_req);
+}
+
+/* The first broker must answer, and with --drain all of them: else it would not be known what "done" means. */
 static int register_worker(struct worker *worker, struct mandor_err *err)
 {
     int r = 0;
 
     for (size_t i = 0; i < worker->source_count && r == 0; i++)
-        r = register_at(&worker->sources[i], err);
+        if (i == 0 || worker->setup.drain)
+            r = register_now(&worker->sources[i], err);
+        else
+            register_later(&worker->sources[i]);
     worker->registered = r == 0;
     return r;
 }

@@ -54,9 +54,10 @@ struct source {
         data_dir; /* the broker's: outputs by job id, and where its clients look for the live socket */
     bool shared;        /* others can write there: jobs run only what the configuration says */
     struct hash *by_id; /* job id → its newest attempt */
-    bool registered, renewing, renew_again, recovering;
+    bool registered, registering, renewing, renew_again, recovering;
     int64_t renewed_boot_ms; /* when the last successful renewal was asked for */
-    struct broker_req recover_req, unregister_req;
+    struct broker_req recover_req, register_req, unregister_req;
+    char *register_texts[2]; /* while registering */
 };
 
 struct worker {

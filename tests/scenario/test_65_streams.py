@@ -341,6 +341,25 @@ def test_a_cluster_serves_as_well_as_a_single_server(mandor):
         nothing_is_left_over(redis)
 
 
+def test_a_broker_that_is_out_of_reach_holds_up_its_own_queues_only(mandor, redis):
+    local = f"sqlite:{mandor.tmp}/local.db"
+    configure(mandor, {"near": {"broker": local}, "far": {"allow_exec": True}})
+    far = mandor.ok("add", "--queue", "far", "--", "true").text.strip()
+    redis.kill()
+    near = mandor.ok("add", "--broker", local, "--queue", "near", "--", "true").text.strip()
+    with mandor.worker() as worker:
+        assert mandor.ok("wait", near, "--broker", local).code == 0
+        redis.start()
+        mandor.wait_state(far, "completed")
+        assert "its queues are served" in worker.stderr
+        for _ in range(2):  # and again while it runs
+            redis.kill()
+            more = mandor.ok("add", "--broker", local, "--queue", "near", "--", "true").text.strip()
+            assert mandor.ok("wait", more, "--broker", local).code == 0
+            redis.start()
+            mandor.wait_state(mandor.add("true", queue="far"), "completed")
+
+
 # ---- others who write there ----
 
 

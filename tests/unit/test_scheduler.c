@@ -51,7 +51,7 @@ static void init(struct worker *worker)
     ck_assert_int_eq(config_parse("test", "", 0, &worker->config, &err), 0);
     ck_assert_int_eq(uv_loop_init(&worker->loop), 0);
     static struct source source;
-    source = (struct source){ .worker = worker, .url = "sqlite:" };
+    source = (struct source){ .worker = worker, .url = "sqlite:", .registered = true };
     ck_assert_int_eq(hash_new(&source.by_id), 0);
     worker->sources = &source;
     worker->source_count = 1;
