@@ -804,7 +804,9 @@ def test_metrics_are_counted(bench6):
 
 def test_the_stream_of_events_stays_short(bench6):
     """[47]"""
-    bench6.js("kept.q = queue(NAME, { streams: { events: { maxLen: 100 } } }); await kept.q.waitUntilReady();")
+    bench6.js("""await q.waitUntilReady(); await q.close();
+        kept.q = queue(NAME, { streams: { events: { maxLen: 100 } } });
+        await until(async () => await r.hget(K('meta'), 'opts.maxLenEvents') === '100');""")
     with bench6.worker(concurrency=8):
         bench6.js("await q.addBulk(Array.from({ length: 300 }, () => ({ name: 'n', data, opts: { removeOnComplete: true } })));", data=sh("true"))
         wait_for(lambda: bench6.keys("id") == ["300"] and not bench6.js("return await q.getJobCountByTypes('wait', 'active');"), 30)
