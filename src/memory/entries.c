@@ -331,17 +331,6 @@ void entries_abort(struct redis_sink *base)
 
 /* ---- opening and closing ---- */
 
-static void on_begun(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
-{
-    struct redis_sink *base = arg;
-
-    if (result == -ECANCELED)
-        return; /* closed before */
-    if (result < 0)
-        redis_sink_fail(base, result, err);
-    sink_answer(base->sink, base->result, &base->err);
-}
-
 static void on_timer_closed(uv_handle_t *handle)
 {
     struct entries *entries = CONTAINER_OF(handle, struct entries, timer);
@@ -388,7 +377,7 @@ int entries_open(struct redis_sink *base, struct sink *sink, const struct sink_t
     entries->poll_ms = POLL_MIN_MS;
     pieces_init(&entries->pieces, target->frame_max == 0 ? FRAME_RAW : target->frame,
                 MAX(target->frame_max, (size_t)1));
-    int r = redis_sink_open(base, sink, target, on_begun, err);
+    int r = redis_sink_open(base, sink, target, err);
     entries->bounded = base->target.max_pending > 0;
     return r;
 }

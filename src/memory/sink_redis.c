@@ -69,8 +69,19 @@ static int connect_to(struct redis_sink *base, struct mandor_err *err)
     return redis_new(sink_loop(base->sink), &base->target.url, &options, &base->redis, err);
 }
 
+static void on_begun(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
+{
+    struct redis_sink *base = arg;
+
+    if (result == -ECANCELED)
+        return; /* closed before */
+    if (result < 0)
+        redis_sink_fail(base, result, err);
+    sink_answer(base->sink, base->result, &base->err);
+}
+
 int redis_sink_open(struct redis_sink *base, struct sink *sink, const struct sink_target *target,
-                    redis_reply_fn *on_begun, struct mandor_err *err)
+                    struct mandor_err *err)
 {
     base->sink = sink;
     uint64_t nonce = 0;

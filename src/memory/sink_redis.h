@@ -25,10 +25,9 @@ struct redis_sink {
     void (*done)(struct redis_sink *base); /* frees it */
 };
 
-/* Parse, connect, begin the attempt; on_begun is called with the script's answer.  0 or -errno with *err. */
+/* Parse, connect, begin the attempt: the script's answer is the sink's.  0 or -errno with *err. */
 MUST_CHECK int redis_sink_open(struct redis_sink *base, struct sink *sink,
-                               const struct sink_target *target, redis_reply_fn *on_begun,
-                               struct mandor_err *err);
+                               const struct sink_target *target, struct mandor_err *err);
 /* Note a failure of a call: STALE becomes -ESTALE. */
 void redis_sink_fail(struct redis_sink *base, int result, const struct mandor_err *err);
 /* Give the connection up: calls without an answer are answered with -ECANCELED before this returns. */

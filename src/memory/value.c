@@ -8,7 +8,8 @@
 
 struct value {
     struct redis_sink base;
-    char *stage; /* key */
+    char *stage; /* key; of this sink alone: whoever else is writing under the same job and attempt (`mandor run`, the queue of another
+                    broker) has its own */
     int64_t len;
     bool writing, preparing, committing, ended;
 };
@@ -177,29 +178,6 @@ void value_abort(struct redis_sink *base)
 
 /* ---- opening and closing ---- */
 
-static void on_cleared(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
-{
-    struct redis_sink *base = arg;
-
-    if (result == -ECANCELED)
-        return; /* closed before */
-    if (result < 0)
-        redis_sink_fail(base, result, err);
-    sink_answer(base->sink, base->result, &base->err);
-}
-
-/* The attempt is ours; nothing of an earlier start of it may lie in the stage. */
-static void on_begun(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
-{
-    struct redis_sink *base = arg;
-
-    if (result < 0)
-        on_cleared(arg, result, reply, err);
-    else
-        redis_callf(base->redis, REDIS_AGAIN, REDIS_OPEN_MS, on_cleared, base, "DEL %s",
-                    of(base)->stage);
-}
-
 static void done(struct redis_sink *base)
 {
     free(of(base)->stage);
@@ -222,10 +200,10 @@ int value_open(struct redis_sink *base, struct sink *sink, const struct sink_tar
     struct value *value = of(base);
     char *key = NULL;
 
-    int r = redis_sink_open(base, sink, target, on_begun, err);
+    int r = redis_sink_open(base, sink, target, err);
     if (r < 0)
         return r;
-    if (asprintf(&key, "%s.%s", base->job, base->attempt) >= 0) {
+    if (asprintf(&key, "%s.%s", base->job, base->owner) >= 0) {
         value->stage = target_own_key(&base->target, "stage", key);
         free(key);
     }

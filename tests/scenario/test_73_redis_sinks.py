@@ -1,4 +1,5 @@
 """Redis as a sink and as a source: an entry a frame, values that appear whole, the attempt that fences, the bound that holds the job up."""
+import contextlib
 import hashlib
 import signal
 import subprocess
@@ -199,6 +200,27 @@ def test_a_value_appears_whole_and_replaces_the_old_one(mandor, redis):
     assert redis("STRLEN", "v 1") == 5000004 and redis("KEYS", "*stage*") == []
     mandor.ok("run", "--stdout", f"{redis.url}?key=v%201", "--", "true")
     assert redis("GET", "v 1") == b""
+
+
+def test_jobs_of_two_queues_that_write_one_value_never_mix(mandor, redis):
+    """Both are attempt 1 of a job `1`: who began last publishes its own bytes alone, and the other one is refused."""
+    fences = set()
+    with contextlib.ExitStack() as ends:
+        for name in "ab":
+            broker = ["--broker", f"sqlite:{mandor.tmp}/{name}.db"]
+            script = f"while [ ! -e write-{name} ]; do sleep 0.02; done; printf %s {name * 8}; while [ ! -e end-{name} ]; do sleep 0.02; done"
+            mandor.ok("add", *broker, "--stdout", f"{redis.url}?key=both", "--", "sh", "-c", script)
+            ends.enter_context(mandor.worker(*broker, "--drain"))
+            fences.add(wait_for(lambda: {redis("GET", key) for key in redis("KEYS", "*:fence:*")} - fences, 20, f"job {name} to begin").pop())
+        for name in "ba":
+            (mandor.tmp / f"write-{name}").touch()
+            wait_for(lambda: any(redis("GET", key) == name.encode() * 8 for key in redis("KEYS", "*:stage:*")), 20, f"what {name} wrote")
+        for name, state in (("a", "failed"), ("b", "completed")):
+            (mandor.tmp / f"end-{name}").touch()
+            show = ["show", "--broker", f"sqlite:{mandor.tmp}/{name}.db", "1", "--json"]
+            wait_for(lambda: mandor.ok(*show).json()["state"] in ("failed", "completed"), 20)
+            assert mandor.ok(*show).json()["state"] == state
+    assert redis("GET", "both") == b"b" * 8
 
 
 def test_a_connection_that_breaks_neither_loses_nor_doubles_entries(mandor, redis):
