@@ -119,6 +119,8 @@ struct broker_req {
             } * refs; /* everything that this worker holds */
             size_t count;
             unsigned char *flags; /* out, room for count: RENEW_LOST, RENEW_CANCEL */
+            int64_t
+                left_ms; /* out: how long those that are not lost hold, counted from when this was submitted (so never too long) */
         } renew;
         /* Asked before anything becomes visible outside of the record (I7).  Extends the lease; the commit ends within it. */
         struct {

@@ -169,14 +169,17 @@ void bullmq_keep_locks(struct bullmq *mq)
 /* The worker asks what has come of its leases: that is known already. */
 void bullmq_renew(struct bullmq *mq, struct broker_req *req)
 {
-    bool overdue = false;
+    int64_t now_ms = clock_mono_ms(), renewed_ms = now_ms;
 
     for (size_t i = 0; i < req->renew.count; i++) {
         const struct bullmq_held *held = hash_gets(mq->held, req->renew.refs[i].id);
         bool mine = held != NULL && !held->lost && held->attempt == req->renew.refs[i].attempt;
         req->renew.flags[i] = !mine ? RENEW_LOST : held->cancel ? RENEW_CANCEL : 0;
-        overdue = overdue || (mine && clock_mono_ms() - held->renewed_ms > mq->lock_ms / 2);
+        if (mine)
+            renewed_ms = MIN(renewed_ms, held->renewed_ms);
     }
+    req->renew.left_ms = renewed_ms + mq->lock_ms - now_ms;
+    bool overdue = now_ms - renewed_ms > mq->lock_ms / 2;
     bullmq_answer(mq, req,
                   overdue ? err_set(&req->err, -EAGAIN, FAULT_REMOTE, "Redis at %s does not answer",
                                     redis_text(mq->calls))

@@ -355,6 +355,7 @@ int store_renew(struct store *store, struct broker_req *req)
         else if (held.cancel_requested)
             req->renew.flags[i] = RENEW_CANCEL;
     }
+    req->renew.left_ms = store->lease_ms;
     err_clear(&req->err);
     return 0;
 }

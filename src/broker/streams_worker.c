@@ -192,6 +192,7 @@ static void on_renewed(void *arg, int result, const redisReply *reply, const str
         streams_fail(s, req, result, err);
         return;
     }
+    req->renew.left_ms = s->lease_ms;
     for (size_t i = 0; i < req->renew.count; i++) {
         int64_t flag = reply_int(reply_at(reply, i));
         req->renew.flags[i] = flag == 1 ? RENEW_LOST : flag == 2 ? RENEW_CANCEL : 0;

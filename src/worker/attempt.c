@@ -430,10 +430,10 @@ void attempt_check_expiry(struct attempt *attempt)
         expire(attempt);
 }
 
-/* A commit does not begin with less of the lease left (design, Scale). */
-static int64_t commit_budget(const struct attempt *attempt)
+/* A commit does not begin with less of the lease left (design, Scale).  lease_ms: its broker's, which may have one of its own. */
+static int64_t commit_budget(int64_t lease_ms)
 {
-    return MIN((int64_t)COMMIT_BUDGET_MS, attempt->worker->config->lease_ms / 3);
+    return MIN((int64_t)COMMIT_BUDGET_MS, lease_ms / 3);
 }
 
 static void on_begin_settle(struct broker_req *req)
@@ -446,7 +446,7 @@ static void on_begin_settle(struct broker_req *req)
         return;
     }
     int64_t until = attempt->asked_boot_ms + req->begin_settle.left_ms;
-    if (req->status == 0 && until - clock_boot_ms() <= commit_budget(attempt)) {
+    if (req->status == 0 && until - clock_boot_ms() <= commit_budget(req->begin_settle.left_ms)) {
         req->status =
             err_set(&req->err, -EAGAIN, FAULT_HOST,
                     "too little of the lease was left for a commit when it was confirmed");

@@ -28,7 +28,8 @@ static void free_renewal(struct renewal *renewal)
     free(renewal);
 }
 
-static void act(struct source *source, const struct lease_ref *ref, unsigned flags)
+static void act(struct source *source, const struct lease_ref *ref, unsigned flags,
+                int64_t until_boot_ms)
 {
     struct attempt *attempt = hash_gets(source->by_id, ref->id);
 
@@ -38,7 +39,7 @@ static void act(struct source *source, const struct lease_ref *ref, unsigned fla
         attempt_stop(attempt, CAUSE_LOST_LEASE, 0, "lease lost");
         return;
     }
-    attempt_renewed(attempt, source->renewed_boot_ms + source->worker->config->lease_ms);
+    attempt_renewed(attempt, until_boot_ms);
     if (flags & RENEW_CANCEL)
         attempt_stop(attempt, CAUSE_CANCELLED, -1, "cancelled");
 }
@@ -55,7 +56,8 @@ static void on_renewed(struct broker_req *req)
     } else {
         source->renewed_boot_ms = renewal->asked_boot_ms;
         for (size_t i = 0; i < req->renew.count; i++)
-            act(source, &renewal->refs[i], renewal->flags[i]);
+            act(source, &renewal->refs[i], renewal->flags[i],
+                renewal->asked_boot_ms + req->renew.left_ms);
     }
     free_renewal(renewal);
     if (again) /* asked for meanwhile, perhaps about what this one did not name */

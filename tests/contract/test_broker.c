@@ -895,6 +895,7 @@ TEST(renew_tells_of_lost_leases_and_of_cancels)
     ck_assert_int_eq(flags[1], RENEW_CANCEL);
     ck_assert_int_eq(flags[2], RENEW_LOST);
     ck_assert_int_eq(flags[3], RENEW_LOST);
+    ck_assert(renew.renew.left_ms > 0 && renew.renew.left_ms <= 30000);
     lease_done(&got[0]);
     lease_done(&got[1]);
     worker_close(&worker);

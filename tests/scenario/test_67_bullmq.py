@@ -536,6 +536,15 @@ def test_a_lost_lock_ends_the_job(bench6, thief):
             assert bench6.keys(f"{job}:lock") == ["other:1"]
 
 
+def test_a_short_lock_is_long_enough_to_publish_output(bench6):
+    """How much of a lock must be left for a commit goes by the lock that there is, not by the lease of other brokers."""
+    out = bench6.mandor.tmp / "out"
+    bench6.configure(stdout=f"file:{out}")
+    with bench6.worker(lock="5s") as worker:
+        bench6.wait_state(bench6.add("echo made"), "completed")
+        assert out.read_text() == "made\n" and "too little" not in worker.stderr
+
+
 def test_a_running_job_cannot_be_removed(bench):
     """[35]"""
     go = bench.mandor.tmp / "go"
