@@ -120,12 +120,26 @@ async function importAll(py, names, mayFail) {
   return failures;
 }
 
+// A file of Pyodide that is not there, or not whole, says so in many ways.
+export function cannotStart(error) {
+  const text = String(error?.message ?? error).trim().split("\n")[0];
+  throw new Error(`Pyodide cannot be started: ${text}`);
+}
+
+async function loader() {
+  try {
+    return (await import("pyodide")).loadPyodide;
+  } catch (error) {
+    return cannotStart(error);
+  }
+}
+
 export async function startInterpreter(addon, config) {
-  const { loadPyodide } = await import("pyodide");
+  const loadPyodide = await loader();
   const jsglobals = Object.fromEntries(jsNames.map((name) => [name, globalThis[name]]));
   const env = { HOME: "/home/pyodide", LANG: "C.UTF-8" };
   if (config.hash_seed !== undefined) env.PYTHONHASHSEED = String(config.hash_seed);
-  const py = await loadPyodide({ jsglobals, env, _sysExecutable: "/bin/python" });
+  const py = await loadPyodide({ jsglobals, env, _sysExecutable: "/bin/python" }).catch(cannotStart);
 
   const flag = new Uint8Array(1);
   py.setInterruptBuffer(flag);

@@ -8,9 +8,10 @@ const FLAGS = { 20: "--experimental-wasm-stack-switching", 22: "--experimental-w
 const WARM_UPS = 300;
 
 const encoder = new TextEncoder();
-let addon;
+let addon, refused = false;
 
 function refuse(text) {
+  refused = true;
   if (addon === undefined) process.stderr.write(text + "\n");
   else addon.send(encoder.encode(JSON.stringify({ failed: text.slice(0, 1000) })));
   process.exit(1);
@@ -42,10 +43,22 @@ if (config.sandbox !== "none") {
 
 let interpreter;
 try {
-  const { startInterpreter } = await import("./interpreter.mjs");
+  const { startInterpreter, cannotStart } = await import("./interpreter.mjs");
+  for (const event of ["uncaughtException", "unhandledRejection"]) // what settles no promise; startInterpreter() ends by replacing both
+    process.on(event, (error) => {
+      try {
+        cannotStart(error);
+      } catch (why) {
+        refuse(why.message);
+      }
+    });
+  process.on("exit", () => {
+    if (interpreter === undefined && !refused) refuse("Pyodide cannot be started: it ends while it loads, its last words are in the log");
+  });
   interpreter = await startInterpreter(addon, config);
 } catch (error) {
-  refuse(String(error.message).trim().split("\n").pop());
+  const lines = String(error.message).trim().split("\n");
+  refuse(lines[0].startsWith("Traceback") ? lines.pop() : lines[0]);
 }
 
 // Code that was not optimised before the first fork never is: a copy does not live long enough.

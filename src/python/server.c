@@ -168,7 +168,7 @@ static void on_err_line(void *arg, const char *line)
     struct server *server = arg;
 
     log_warn("runtime %s: server %d: %s", server->runtime.name, (int)server->pid, line);
-    if (!server->was_ready && server->err != NULL) /* the last line before its end may say why */
+    if (!server->was_ready && !server->refused && server->err != NULL) /* the last line before its end may say why */
         (void)snprintf(server->why, sizeof server->why, "%.*s", (int)sizeof server->why - 1, line);
 }
 
@@ -204,6 +204,8 @@ static void hear(struct server *server, const char *text, size_t len)
         return;
     }
     server->refused = failed != NULL;
+    if (server->refused)
+        server->why[0] = '\0'; /* its own sentence is better than what it has printed */
     server_kill(server, failed != NULL ? failed : "it says nothing that mandor understands");
 }
 

@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import signal
 import time
 import zlib
@@ -13,7 +14,7 @@ import pytest
 
 from break_in import ATTACK, Bait, attack, attempts, open_harness
 from harness import SOAK, alive, children, cmdline, hwm_bytes, is_sanitized, rss_bytes, status_field, wait_for
-from snakes import configure, job, snakes_in, why_not
+from snakes import ZYGOTE, configure, job, snakes_in, why_not
 from web import store
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
@@ -407,6 +408,30 @@ def test_a_wrong_node_is_one_sentence_and_no_storm_of_starts_R106(mandor, tmp_pa
             time.sleep(2)
             assert len((tmp_path / "starts").read_text().split()) <= 4
             assert worker.running()
+
+
+@needs_attack
+def test_a_pyodide_that_is_not_whole_is_one_sentence_and_others_go_on_R106(mandor, tmp_path):
+    whole = open_harness(tmp_path)
+    files = whole / "node_modules"
+    files.unlink()
+    shutil.copytree(ZYGOTE / "node_modules" / "pyodide", files / "pyodide")
+    for entry in (ZYGOTE / "node_modules").iterdir():
+        if entry.name != "pyodide":
+            (files / entry.name).symlink_to(entry)
+    mandor.env["MANDOR_ZYGOTE"] = str(whole)
+    configure(mandor)
+    for name, cut, words in (("pyodide.asm.wasm", True, "cannot be started"), ("python_stdlib.zip", True, "cannot be started"), ("python_stdlib.zip", False, "ENOENT: no such file"),
+                             ("pyodide.mjs", True, "Unexpected end of input"), ("pyodide.mjs", False, "Cannot find module"), ("pyodide.asm.wasm", False, "Pyodide is not installed")):
+        path = files / "pyodide" / name
+        kept = path.read_bytes()
+        path.write_bytes(kept[:3000]) if cut else path.unlink()
+        ids = mandor.add_many([job("1", attempts=1), {"exec": ["echo", "hi"]}])
+        mandor.drain()
+        python, echo = mandor.show(ids[0]), mandor.show(ids[1])
+        assert python["state"] == "failed" and python["cause"] == "spawn" and "Pyodide" in python["error"] and words in python["error"], (name, cut, python)
+        assert "\n" not in python["error"] and echo["state"] == "completed", (python, echo)
+        path.write_bytes(kept)
 
 
 def test_servers_are_processes_that_come_and_go_and_leave_nothing_R101_R108(tmp_path):
