@@ -21,7 +21,7 @@ struct broker {
 
 static const struct broker_ops *const brokers[] = { &broker_sqlite };
 
-#define KNOWN "'sqlite:PATH' or 'streams://HOST[:PORT][/DB]'"
+#define KNOWN "sqlite:PATH, streams://HOST[:PORT][/DB] or bullmq://HOST[:PORT][/DB]"
 
 static const struct broker_ops *listed(const char *url)
 {

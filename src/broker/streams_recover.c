@@ -253,7 +253,7 @@ static void look_at_peers(uv_work_t *work)
 
     for (size_t i = 0; i < rec->peer_count; i++) {
         struct peer *peer = &rec->peers[i];
-        char place[STREAMS_PLACE_SIZE];
+        char place[STREAMS_PLACE_SIZE] = "";
         if (peer->local)
             streams_place(peer->lock, place);
         peer->local = peer->local && str_eq(place, peer->place);

@@ -12,6 +12,7 @@
 #include "cli/client.h"
 #include "cli/out.h"
 #include "config/config.h"
+#include "python/store.h"
 #include "worker/worker.h"
 
 #define CONCURRENCY_MAX 100000 /* as in params.def */
@@ -49,6 +50,62 @@ static int take_lock(const char *data_dir, const char *name, char *path, size_t 
     return fd;
 }
 
+/* Is what the queue's jobs run neither said by its configuration nor allowed to be said by them? */
+static bool runs_nothing(const struct worker_setup *setup, const struct config_queue *queue)
+{
+    const struct binding binding = config_binding(setup->config, queue);
+    const char *url = queue->broker != NULL ? queue->broker : setup->main_url;
+
+    return broker_is_shared(url) && !binding.allow_exec && !binding_is_bound(&binding);
+}
+
+/* Call fn with each queue that runs nothing; with NULL when no queue is configured at all. */
+static void each_unbound(const struct worker_setup *setup, void (*fn)(const char *queue))
+{
+    const struct config *config = setup->config;
+    size_t count = setup->queue_count > 0 ? setup->queue_count : config->queue_count;
+
+    for (size_t i = 0; i < count; i++) {
+        const char *name = setup->queue_count > 0 ? setup->queues[i] : config->queues[i].name;
+        if (runs_nothing(setup, config_queue(config, name)))
+            fn(name);
+    }
+    if (count == 0 && broker_is_shared(setup->main_url))
+        fn(NULL);
+}
+
+#define UNBOUND                                                                                   \
+    "jobs come from a shared broker: they run nothing until the configuration binds their queue " \
+    "with 'command', 'pool' or 'code', or says 'allow_exec: true'"
+
+static void log_unbound(const char *queue)
+{
+    log_warn("%s%.60s%s: " UNBOUND, queue != NULL ? "queue '" : "no queue is configured",
+             queue != NULL ? queue : "", queue != NULL ? "'" : "");
+}
+
+static void print_unbound(const char *queue)
+{
+    out_line("warning: %s%.60s%s: " UNBOUND, queue != NULL ? "queue '" : "no queue is configured",
+             queue != NULL ? queue : "", queue != NULL ? "'" : "");
+}
+
+/* Is everything there that the runtimes load?  A worker that runs is told when its server starts. */
+static int check_wheels(const struct config *config, struct mandor_err *err)
+{
+    for (size_t i = 0; i < config->python.runtime_count; i++) {
+        const struct python_runtime *runtime = &config->python.runtimes[i];
+        struct store_wheels wheels;
+        if (runtime->packages == NULL || runtime->packages[0] == NULL)
+            continue;
+        int r = store_wheels(config->python.store, runtime->packages, &wheels, err);
+        if (r < 0)
+            return err_wrap(err, r, "%s: python.runtimes.%.60s", config->path, runtime->name);
+        store_wheels_done(&wheels);
+    }
+    return 0;
+}
+
 static void print_queue(const struct config_queue *queue, const char *name)
 {
     out_line("queue: %s (weight %" PRId64 ", concurrency %.0" PRId64 "%s)", name, queue->weight,
@@ -77,12 +134,41 @@ static int check(const struct worker_setup *setup)
         print_queue(&config->queues[i], config->queues[i].name);
     if (setup->queue_count == 0 && config->queue_count == 0)
         out_line("queues: all that the broker has");
+    each_unbound(setup, print_unbound);
     for (size_t i = 0; i < config->pool_count; i++)
         print_pool(&config->pools[i]);
     for (size_t i = 0; i < config->python.runtime_count; i++)
         out_line("python: %s (isolation %s, sandbox %s)", config->python.runtimes[i].name,
                  config->python.runtimes[i].isolation, config->python.runtimes[i].sandbox);
     return EXIT_OK;
+}
+
+/* What does not hold only where jobs are run: who but adds them may do without pools and wheels. */
+static int check_work(const struct config *config, struct mandor_err *err)
+{
+    int r = config->broker != NULL ? broker_check_url(config->broker, err) : 0;
+
+    for (size_t i = 0; i < config->queue_count && r == 0; i++) {
+        const struct config_queue *queue = &config->queues[i];
+        const char *pool = config_binding(config, queue).pool;
+        bool found = pool == NULL;
+        for (size_t k = 0; k < config->pool_count && !found; k++)
+            found = str_eq(config->pools[k].name, pool);
+        if (!found)
+            r = err_set(err, -EINVAL, FAULT_CALLER,
+                        "%s: queues.%.60s.pool: there is no '%.60s' below pools", config->path,
+                        queue->name, pool);
+    }
+    for (size_t i = 0; i < config->python.runtime_count && r == 0; i++) {
+        const struct python_runtime *runtime = &config->python.runtimes[i];
+        if (runtime->packages != NULL && runtime->packages[0] != NULL &&
+            config->python.store == NULL)
+            r = err_set(
+                err, -EINVAL, FAULT_CALLER,
+                "%s: python.runtimes.%.60s.packages: there is no python.store to load them from",
+                config->path, runtime->name);
+    }
+    return r;
 }
 
 /* --queue as an array.  0 or -ENOMEM. */
@@ -218,7 +304,13 @@ int cmd_work(struct cli *cli)
                       (err_set(&err, -ENOMEM, FAULT_HOST, "start worker"), &err));
     if (find_brokers(&setup, &brokers, &err) < 0)
         return failed(cli, config, brokers, &err);
+    if (check_work(config, &err) < 0)
+        return failed(cli, config, brokers, &err);
     if (cli_flag(cli, "check")) {
+        if (check_wheels(config, &err) < 0) {
+            (void)failed(cli, config, brokers, &err);
+            return EXIT_USAGE;
+        }
         int code = check(&setup);
         free_brokers(brokers);
         config_free(config);
@@ -239,6 +331,7 @@ int cmd_work(struct cli *cli)
         return failed(cli, config, brokers, &err);
     }
     setup_log(config, setup.progress);
+    each_unbound(&setup, log_unbound);
     int code = worker_run(&setup);
     free_brokers(brokers);
     return code;

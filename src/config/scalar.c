@@ -112,6 +112,17 @@ static int read_secret(const char *path, struct buf *ret, struct mandor_err *err
     return buf_add(ret, secret.data, len) < 0 ? no_memory(err) : 0;
 }
 
+/* {data.url} without quotes is a mapping to YAML, with one key and no value: what nobody means. */
+static int not_text(const struct tree *tree, struct mandor_err *err)
+{
+    if (tree->kind == TREE_MAP && tree->count == 1 && tree_is_null(tree->items[0].value))
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "a placeholder takes quotes in YAML, expected \"{%.60s}\"",
+                       tree->items[0].key);
+    return err_set(err, -EINVAL, FAULT_CALLER, "expected one value, or {file: PATH}, got a %s",
+                   tree->kind == TREE_LIST ? "list" : "mapping");
+}
+
 int scalar_text(const struct tree *tree, const char *dir, struct buf *ret, struct mandor_err *err)
 {
     SCOPED_BUF file = { 0 }, path = { 0 };
@@ -120,8 +131,7 @@ int scalar_text(const struct tree *tree, const char *dir, struct buf *ret, struc
         return scalar_expand(tree->text, ret, err);
     if (tree->kind != TREE_MAP || tree->count != 1 || !str_eq(tree->items[0].key, "file") ||
         tree->items[0].value->kind != TREE_SCALAR)
-        return err_set(err, -EINVAL, FAULT_CALLER, "expected one value, or {file: PATH}, got a %s",
-                       tree->kind == TREE_LIST ? "list" : "mapping");
+        return not_text(tree, err);
 
     int r = scalar_expand(tree->items[0].value->text, &file, err);
     if (r < 0)

@@ -151,8 +151,12 @@ static int report(const struct items *items, memcached_return_t r, const char *w
                : r == MEMCACHED_SERVER_MEMORY_ALLOCATION_FAILURE ? -ENOSPC
                                                                  : -EIO;
 
-    (void)err_set(err, code, FAULT_CALLER, "memcached '%s:%d': %s '%.100s': %s", items->host,
-                  items->port, what, key, memcached_strerror(items->server, r));
+    if (r == MEMCACHED_CONNECTION_FAILURE)
+        (void)err_set(err, code = -ECONNREFUSED, FAULT_REMOTE, "memcached '%s:%d'", items->host,
+                      items->port);
+    else
+        (void)err_set(err, code, FAULT_CALLER, "memcached '%s:%d': %s '%.100s': %s", items->host,
+                      items->port, what, key, memcached_strerror(items->server, r));
     if (err != NULL)
         err->fault = FAULT_REMOTE;
     return code;

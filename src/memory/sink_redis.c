@@ -32,7 +32,8 @@ void redis_sink_fail(struct redis_sink *base, int result, const struct mandor_er
         return;
     base->result = strstr(err->msg, "STALE ") != NULL ? -ESTALE : result;
     base->err = *err;
-    (void)err_wrap(&base->err, result, "'%s'", base->target.url.text);
+    if (strstr(base->err.msg, base->target.url.text) == NULL) /* else it is named already */
+        (void)err_wrap(&base->err, result, "'%s'", base->target.url.text);
     base->err.code = base->result;
 }
 

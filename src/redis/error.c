@@ -43,6 +43,13 @@ int redis_error_code(const char *text, size_t len)
     return -EPROTO;
 }
 
+size_t redis_error_len(const char *text, size_t len)
+{
+    const char *place = memmem(text, len, " script: ", 9);
+
+    return place != NULL ? (size_t)(place - text) : len;
+}
+
 bool redis_is_transient(int code)
 {
     switch (code) {

@@ -25,7 +25,7 @@ static void refused(struct redis *redis, int code, const char *step, const char 
     struct mandor_err err;
 
     (void)err_set(&err, code, FAULT_CALLER, "redis '%s': %s%.*s", redis->url.text, step,
-                  (int)MIN(len, (size_t)180), text);
+                  (int)MIN(redis_error_len(text, len), (size_t)180), text);
     err.fault = FAULT_REMOTE;
     redis_lost(redis, &err);
 }

@@ -138,8 +138,8 @@ static int64_t now_ms(void)
 static void note_reply_error(struct redis *redis, const redisReply *reply)
 {
     (void)err_set(&redis->err, redis_error_code(reply->str, reply->len), FAULT_CALLER,
-                  "redis '%s': %.*s", redis->url.text, (int)MIN(reply->len, (size_t)180),
-                  reply->str);
+                  "redis '%s': %.*s", redis->url.text,
+                  (int)MIN(redis_error_len(reply->str, reply->len), (size_t)180), reply->str);
     redis->err.fault = FAULT_REMOTE;
 }
 
@@ -198,7 +198,7 @@ static void on_reply(redisAsyncContext *context, void *data, void *privdata)
     } else if (!sent_away(redis, call, reply)) {
         int code = redis_error_code(reply->str, reply->len);
         (void)err_set(&err, code, FAULT_CALLER, "redis '%s': %.*s", redis->url.text,
-                      (int)MIN(reply->len, (size_t)180), reply->str);
+                      (int)MIN(redis_error_len(reply->str, reply->len), (size_t)180), reply->str);
         err.fault = FAULT_REMOTE;
         answer(call, code, NULL, &err);
     }

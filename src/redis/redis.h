@@ -94,6 +94,8 @@ const char *redis_text(const struct redis *redis); /* its URL without the passwo
  *   NOAUTH, WRONGPASS, NOPERM                         -EACCES
  *   NOSCRIPT -ENOEXEC   NOGROUP -ESRCH   WRONGTYPE -EMEDIUMTYPE   others -EPROTO */
 int redis_error_code(const char *text, size_t len);
+/* How much of it a reader wants: without the place in a script that the server adds. */
+size_t redis_error_len(const char *text, size_t len);
 /* May the same call succeed later without anybody doing anything to the call?  Of codes that redis_reply_fn is given. */
 bool redis_is_transient(int code);
 

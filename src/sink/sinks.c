@@ -64,10 +64,11 @@ static const struct sink_ops *lookup(const char *url, const char **ret_rest, str
             return sinks[i];
         }
     }
-    (void)err_set(err, -EINVAL, FAULT_CALLER,
-                  "unknown sink '%s': expected auto:, file:/PATH, null:, inherit:, "
-                  "s3://BUCKET/KEY, http(s)://HOST/PATH or redis://HOST?stream=KEY",
-                  url);
+    (void)err_set(
+        err, -EINVAL, FAULT_CALLER,
+        "unknown sink '%s': expected auto:, file:/PATH, null:, inherit:, "
+        "s3://BUCKET/KEY, http(s)://HOST/PATH, redis://HOST?stream=KEY or memcached://HOST/KEY",
+        url);
     return NULL;
 }
 

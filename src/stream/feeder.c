@@ -234,10 +234,13 @@ static void on_source_end(void *arg, int result, const struct mandor_err *err)
 
     OBJ_CHECK(feeder, FEEDER_MAGIC);
     feeder->source_ended = true;
-    if (result < 0)
-        finish(feeder, result, err);
-    else if (feeder->at == feeder->len)
+    if (result < 0) {
+        struct mandor_err own = *err;
+        (void)err_wrap(&own, result, "stdin");
+        finish(feeder, result, &own);
+    } else if (feeder->at == feeder->len) {
         finish(feeder, 0, NULL);
+    }
 }
 
 _Static_assert(SOURCE_PIECE_MAX <= CHUNK, "a piece is a chunk at most");
@@ -250,8 +253,9 @@ static int open_remote(struct feeder *feeder, const char *url, struct mandor_err
     feeder->source_ops = module_part("source", url, err);
     if (feeder->source_ops == NULL)
         return err->code;
-    return feeder->source_ops->open(feeder->loop, url, false, &events, feeder, &feeder->source,
-                                    err);
+    int r =
+        feeder->source_ops->open(feeder->loop, url, false, &events, feeder, &feeder->source, err);
+    return r < 0 ? err_wrap(err, r, "stdin") : 0;
 }
 
 /* Take the text of the URL: what is fed, or where to read it. */

@@ -1,0 +1,79 @@
+"""What people get wrong when they meet brokers, sinks, Python and wheels: one sentence says what, and the exit code who can put it right."""
+import pytest
+
+NOBODY = "127.0.0.1:1"  # where no server listens
+
+
+@pytest.mark.parametrize("args, code, said", [
+    (("add", "--broker", "redis://host", "--", "true"), 2, "expected sqlite:PATH, streams://HOST[:PORT][/DB] or bullmq://"),
+    (("add", "--broker", "streams:/host", "--", "true"), 2, "expected SCHEME://"),
+    (("add", "--broker", f"streams://{NOBODY}?prefx=x", "--", "true"), 2, "unknown parameter 'prefx'"),
+    (("add", "--broker", f"streams://{NOBODY}", "--", "true"), 125, "refused"),
+    (("add", "--python", "missing.py"), 2, "'missing.py': No such file"),
+    (("add", "--python", "."), 2, "directory"),
+    (("add", "--python", "ok.py", "--params", "{x: 1}"), 2, "--params: JSON, line 1, column 2"),
+    (("add", "--python", "ok.py", "--", "echo"), 2, "takes no command"),
+    (("add", "--params", "1", "--", "echo"), 2, "go with '--python'"),
+    (("add", "--pool", "p", "--data", "{a"), 2, "--data: JSON, line 1"),
+    (("wheels", "ls"), 2, "which store?"),
+    (("wheels", "ls", "--store", "nowhere"), 3, "no wheel store"),
+    (("wheels", "import", "--store", "new", "nosuch.whl"), 3, "No such file"),
+    (("wheels", "import", "--store", "new", "ok.py"), 1, "not a wheel"),
+    (("wheels", "frob"), 2, "expected add, import, ls"),
+    (("verify", "nothing"), 2, "expected isolation"),
+    (("run", "--stdout", "s3://bucket", "--", "true"), 2, "expected s3://BUCKET/KEY"),
+    (("run", "--stdout", "s3://bucket/key", "--", "true"), 125, "no S3 credentials"),
+    (("run", "--stdin", "s3://bucket/key", "--", "cat"), 125, "stdin: no S3 credentials"),
+    (("run", "--stdout", f"http://{NOBODY}/x", "--", "true"), 125, f"PUT 'http://{NOBODY}/x'"),
+    (("run", "--stdin", f"http://{NOBODY}/x", "--", "cat"), 125, "stdin: GET of"),
+    (("run", "--stdout", f"redis://{NOBODY}", "--", "true"), 2, "?stream=KEY"),
+    (("run", "--stdout", f"memcached://{NOBODY}", "--", "true"), 2, "memcached://HOST[:PORT]/KEY"),
+    (("run", "--stdout", f"memcached://{NOBODY}/k", "--", "true"), 125, f"memcached '{NOBODY}': Connection refused"),
+    (("run", "--stdout", "ftp://host", "--", "true"), 2, "or memcached://HOST/KEY"),
+    (("cat", "file:nosuch"), 3, "No such file"),
+    (("cat", "nosuch"), 2, "expected file:PATH, s3:"),
+    (("cat", f"memcached://{NOBODY}/k"), 125, f"memcached '{NOBODY}': Connection refused"),
+])
+def test_a_mistake_is_named_in_one_sentence(mandor, tmp_path, args, code, said):
+    (tmp_path / "ok.py").write_text("1 + 1")
+    done = mandor.run(*args, cwd=tmp_path)
+    assert done.code == code, done.complaint
+    assert said in done.complaint
+    assert len([line for line in done.complaint.splitlines() if not line.startswith("Try 'mandor")]) == 1, done.complaint
+
+
+@pytest.mark.parametrize("text, said", [
+    ("queues: {q: {command: [echo, {data.x}]}}", 'a placeholder takes quotes in YAML, expected "{data.x}"'),
+    ("queues: {q: {command: [echo, '{dat.x}']}}", "unknown placeholder '{dat.x}'"),
+    ("queues: {q: {command: echo}}", "expected a list of words"),
+    ("queues: {q: {pool: nosuch}}", "queues.q.pool: there is no 'nosuch' below pools"),
+    ("queues: {q: {runtime: nosuch, executor: python}}", "there is no 'nosuch' below python.runtimes"),
+    ("queues: {q: {code: nosuch.py}}", "'nosuch.py': No such file"),
+    ("queues: {q: {stdout: 's3:/x'}}", "expected s3://BUCKET/KEY"),
+    ("broker: redis://host", "expected sqlite:PATH"),
+    ("queues: {q: {broker: redis://host}}", "expected sqlite:PATH"),
+    ("sinks: {s3: {endpont: x}}", "did you mean 'endpoint'"),
+    ("pools: {p: {size: 2}}", "no command"),
+    ("python: {stor: x}", "did you mean 'store'"),
+    ("python: {runtimes: {data: {packages: [numpy]}}}", "python.runtimes.data.packages: there is no python.store"),
+    ("python: {store: /nowhere, runtimes: {data: {packages: [numpy]}}}", "there is no wheel store at '/nowhere'"),
+])
+def test_work_check_finds_what_would_fail_every_job(mandor, tmp_path, text, said):
+    (tmp_path / "mandor.yaml").write_text(text + "\n")
+    done = mandor.run("work", "--check", "--config", tmp_path / "mandor.yaml")
+    assert done.code == 2 and said in done.complaint
+
+
+def test_a_shared_queue_that_is_bound_to_nothing_is_warned_of(mandor, tmp_path):
+    config = tmp_path / "mandor.yaml"
+    config.write_text(f"queues: {{q: {{broker: 'bullmq://{NOBODY}'}}, r: {{broker: 'bullmq://{NOBODY}', command: [true]}}, s: {{}}}}\n")
+    text = mandor.ok("work", "--check", "--config", config).text
+    assert text.count("warning:") == 1 and "queue 'q'" in text and "allow_exec" in text
+
+
+def test_run_and_cat_take_a_configuration_file(mandor, tmp_path):
+    config = tmp_path / "mandor.yaml"
+    config.write_text(f"sinks: {{s3: {{endpoint: 'http://{NOBODY}', access_key: a, secret_key: b}}}}\n")
+    for args in (("run", "--config", config, "--stdout", "s3://b/k", "--", "true"), ("cat", "--config", config, "s3://b/k")):
+        done = mandor.run(*args)
+        assert done.code == 125 and "127.0.0.1 port 1" in done.complaint, done.complaint
