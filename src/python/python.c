@@ -351,6 +351,8 @@ static void on_tick(uv_timer_t *tick)
     struct python *python = tick->data;
     OBJ_CHECK(python, PYTHON_MAGIC);
 
+    LIST_FOREACH(server, &python->servers, struct server, node)
+        server_look(server);
     python_tend(python);
 }
 

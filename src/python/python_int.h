@@ -63,7 +63,8 @@ struct server {
     int64_t asked, forks; /* copies: asked for, made */
     json_t *ready;        /* what it said of itself */
     const char *due;      /* why it should be replaced; static text, NULL = it should not */
-    bool was_ready, expected;
+    bool was_ready, expected, looking;
+    int64_t memory_bytes;
     bool refused; /* it said itself why it cannot: trying again helps nobody */
     char why[240];
 };
@@ -154,6 +155,8 @@ MUST_CHECK int server_start(struct python *python); /* 0 or -errno: nothing is l
 /* No more copies; it ends.  Those that it made live on. */
 void server_leave(struct server *server, const char *why);
 void server_kill(struct server *server, const char *why);
+/* See whether it has more memory than it should. */
+void server_look(struct server *server);
 json_t *server_json(const struct server *server);
 
 /* ---- copy.c ---- */

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "os/zygote_wire.h"
+#include "pool/inspect.h"
 #include "python/locate.h"
 #include "python/python_int.h"
 
@@ -398,6 +399,38 @@ static void after_resolve(struct work *work)
     move(server, SERVER_EMPTY);
     python_note_server(server->python, server);
     close_parts(server);
+}
+
+/* ---- its memory, looked at from time to time ---- */
+
+static void run_look(struct work *work)
+{
+    struct server *server = CONTAINER_OF(work, struct server, resolve);
+    struct inspection seen = { 0 };
+
+    server->resolve_result = inspect(server->pid, false, NULL, &seen);
+    server->memory_bytes = seen.memory_bytes;
+}
+
+static void after_look(struct work *work)
+{
+    struct server *server = CONTAINER_OF(work, struct server, resolve);
+    OBJ_CHECK(server, SERVER_MAGIC);
+
+    server->looking = false;
+    if (server->resolve_result == 0 && server->state == SERVER_READY && server->due == NULL &&
+        server->memory_bytes > server->runtime.max_memory_bytes)
+        server->due = "max_memory";
+    on_part_closed(server);
+}
+
+void server_look(struct server *server)
+{
+    if (server->looking || server->state != SERVER_READY || server->runtime.max_memory_bytes == 0)
+        return;
+    server->looking = true;
+    server->parts++;
+    work_submit(server->python->pythons->loop, &server->resolve, WORK_CPU, run_look, after_look);
 }
 
 static void discard(struct server *server)
