@@ -8,8 +8,8 @@
 
 struct value {
     struct redis_sink base;
-    char *stage; /* key; of this sink alone: whoever else is writing under the same job and attempt (`mandor run`, the queue of another
-                    broker) has its own */
+    /* A key of this sink alone: whoever else writes under the same job and attempt (`mandor run`, another broker's queue) has its own. */
+    char *stage;
     int64_t len;
     bool writing, preparing, committing, ended;
 };
