@@ -55,6 +55,39 @@ static const char *first_of(const char *a, const char *b)
     return a != NULL && a[0] != '\0' ? a : b;
 }
 
+/* The queue that the command line names, or NULL. */
+static const char *named_queue(const struct cli *cli)
+{
+    const char *name = cli->command->name;
+
+    if ((cli->command->takes & TAKES_QUEUED) != 0)
+        return json_string_value(json_object_get(cli->job, "queue"));
+    if (str_eq(name, "pause") || str_eq(name, "resume"))
+        return cli->args[0];
+    return str_eq(name, "ls") || str_eq(name, "retry") || str_eq(name, "rm")
+               ? cli_text(cli, "queue")
+               : NULL;
+}
+
+/* What the configuration says: a named queue's own broker, else `broker`; without either, for commands that name no queue, the one
+ * that all queues are at.  NULL = nothing. */
+static const char *configured_broker(const struct cli *cli, const struct config *config)
+{
+    const char *queue = named_queue(cli);
+    const char *own = queue != NULL ? config_queue(config, queue)->broker : NULL;
+
+    if (own != NULL || queue != NULL || config->broker != NULL ||
+        (cli->command->takes & TAKES_QUEUED) != 0)
+        return own != NULL ? own : config->broker;
+    for (size_t i = 0; i < config->queue_count; i++) {
+        if (config->queues[i].broker == NULL ||
+            (own != NULL && !str_eq(own, config->queues[i].broker)))
+            return NULL;
+        own = config->queues[i].broker;
+    }
+    return own;
+}
+
 /* The configuration is read only when something of it is needed, so that a broken file does not stand in the way of
  * `mandor ls --broker URL`. */
 static int choose_broker(const struct cli *cli, enum client_mode mode, struct client *client,
@@ -66,7 +99,8 @@ static int choose_broker(const struct cli *cli, enum client_mode mode, struct cl
         int r = config_load(cli->config_path, &client->config, err);
         if (r < 0)
             return r;
-        url = first_of(url, first_of(client->config->broker, "sqlite:"));
+        client->chosen = url == NULL;
+        url = first_of(url, first_of(configured_broker(cli, client->config), "sqlite:"));
     }
     char *path = client_sqlite_path(url);
     client->url = strdup(url);

@@ -24,11 +24,12 @@ struct client {
     bool looping;          /* loop was initialised */
     struct broker *broker; /* NULL: there is none yet */
     struct config *config;
+    bool chosen; /* by the configuration, not by --broker or $MANDOR_BROKER */
     char *url;
     char *place; /* for people: the database's path, or the URL */
 };
 
-/* Which broker: --broker, $MANDOR_BROKER, configuration, "sqlite:".  Errors leave client such that client_close() is fine. */
+/* Which broker: --broker, $MANDOR_BROKER, the configuration's for the queue that is named, "sqlite:".  Errors leave client such that client_close() is fine. */
 MUST_CHECK int client_open(const struct cli *cli, enum client_mode mode, struct client *client,
                            struct mandor_err *err);
 void client_close(struct client *client);

@@ -96,6 +96,20 @@ static int check_said(const struct adder *adder, const json_t *job, struct mando
                    "that is bound to one in the configuration");
 }
 
+/* A job that goes to a broker where nobody looks for its queue would wait for ever. */
+static int check_place(const struct adder *adder, const json_t *job, struct mandor_err *err)
+{
+    const struct config_queue *queue = queue_of(adder, job);
+
+    if (!adder->client->chosen || queue->broker == NULL ||
+        str_eq(queue->broker, adder->client->url))
+        return 0;
+    return err_set(err, -EINVAL, FAULT_CALLER,
+                   "queue '%.60s' is at another broker: name it with --queue, or that broker with "
+                   "--broker",
+                   queue->name);
+}
+
 /* With what the configuration says of the job's queue.  What may not come with a message of a shared broker is left out: the
  * worker has a configuration of its own. */
 static int put(struct adder *adder, const json_t *job, size_t weight, struct mandor_err *err)
@@ -104,6 +118,8 @@ static int put(struct adder *adder, const json_t *job, size_t weight, struct man
     SCOPED_JSON *kept = NULL;
 
     int r = check_said(adder, job, err);
+    if (r == 0)
+        r = check_place(adder, job, err);
     if (r < 0)
         return r;
     if (broker_is_shared(adder->client->url)) {

@@ -334,6 +334,22 @@ static int add_word(struct buf *buf, const json_t *json)
     return r;
 }
 
+#define DATA_SHOWN_MAX 160
+
+/* A job that only brings data: what they run is known where they are run. */
+static int add_data(struct buf *buf, const json_t *data)
+{
+    SCOPED_FREE char *text = json_text(data);
+    SCOPED_JSON *word = NULL;
+
+    if (text == NULL)
+        return -ENOMEM;
+    if (strlen(text) > DATA_SHOWN_MAX)
+        return buf_addf(buf, "%zu bytes of data", strlen(text));
+    word = json_string(text);
+    return word == NULL ? -ENOMEM : add_word(buf, word);
+}
+
 int text_command(struct buf *buf, const json_t *spec)
 {
     const json_t *exec = json_object_get(spec, "exec");
@@ -343,6 +359,9 @@ int text_command(struct buf *buf, const json_t *spec)
         return buf_addf(buf, "pool:%s", pool);
     if (json_object_get(spec, "python") != NULL)
         return buf_adds(buf, "python");
+    if (exec == NULL && json_object_size(spec) > 0)
+        return add_data(buf, json_object_get(spec, "data") != NULL ? json_object_get(spec, "data")
+                                                                   : spec);
 
     for (size_t i = 0; i < json_array_size(exec); i++) {
         int r = i > 0 ? buf_adds(buf, " ") : 0;

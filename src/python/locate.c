@@ -49,10 +49,10 @@ int locate_harness(char **ret, struct mandor_err *err)
         if (places[i] != NULL && places[i][0] != '\0' && has_file(places[i], "main.mjs"))
             found = places[i];
     if (found == NULL)
-        return err_set(
-            err, -ENOENT, FAULT_CALLER,
-            "Python jobs cannot run: the fork server is not installed (looked in '%.100s')",
-            named != NULL ? named : MANDOR_ZYGOTE_DIR);
+        return err_set(err, -ENOENT, FAULT_CALLER,
+                       "Python jobs cannot run: the fork server is not installed (looked in "
+                       "'%.100s'); a build has it after script/bootstrap python",
+                       named != NULL ? named : MANDOR_ZYGOTE_DIR);
     if (!has_file(found, "mandor_zygote.node"))
         return err_set(err, -ENOENT, FAULT_CALLER,
                        "Python jobs cannot run: mandor was built without the add-on for Node "

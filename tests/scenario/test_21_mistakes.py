@@ -76,3 +76,23 @@ def test_run_and_cat_take_a_configuration_file(mandor, tmp_path):
     for args in (("run", "--config", config, "--stdout", "s3://b/k", "--", "true"), ("cat", "--config", config, "s3://b/k")):
         done = mandor.run(*args)
         assert done.code == 2 and "did you mean 'endpoint'" in done.complaint, done
+
+
+def test_add_goes_to_the_broker_of_its_queue(mandor, tmp_path):
+    config = tmp_path / "mandor.yaml"
+    config.write_text("broker: sqlite:main.db\nqueues: {far: {broker: 'sqlite:far.db'}, near: {}}\n")
+    common = {"env": {"MANDOR_BROKER": None, "MANDOR_CONFIG": str(config)}}
+    assert mandor.run("add", "--queue", "far", "--", "true", **common).code == 0
+    assert mandor.run("add", "--queue", "near", "--", "true", **common).code == 0
+    assert mandor.run("ls", "--queue", "far", "--json", **common).json()["queue"] == "far"
+    assert mandor.run("ls", "--json", **common).json()["queue"] == "near"
+    done = mandor.run("add", "--from", "-", input='{"exec": ["true"], "queue": "far"}\n', **common)
+    assert done.code == 1 and "queue 'far' is at another broker" in done.complaint
+
+
+def test_the_only_broker_of_a_configuration_is_the_one_that_is_looked_at(mandor, tmp_path):
+    config = tmp_path / "mandor.yaml"
+    config.write_text("queues: {far: {broker: 'sqlite:far.db'}}\n")
+    common = {"env": {"MANDOR_BROKER": None, "MANDOR_CONFIG": str(config)}}
+    assert mandor.run("add", "--queue", "far", "--", "true", **common).code == 0
+    assert mandor.run("show", "1", **common).code == 0
