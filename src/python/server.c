@@ -169,7 +169,8 @@ static void on_err_line(void *arg, const char *line)
     struct server *server = arg;
 
     log_warn("runtime %s: server %d: %s", server->runtime.name, (int)server->pid, line);
-    if (!server->was_ready && !server->refused && server->err != NULL) /* the last line before its end may say why */
+    if (!server->was_ready && !server->refused &&
+        server->err != NULL) /* the last line before its end may say why */
         (void)snprintf(server->why, sizeof server->why, "%.*s", (int)sizeof server->why - 1, line);
 }
 
