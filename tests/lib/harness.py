@@ -197,12 +197,12 @@ class Cell:
     def enter(self):
         """Run in the child before exec.  The kernel refuses a move now and then on a busy machine; the version 2 cell is a must."""
         for name, path in self.paths.items():
-            for turn in range(50):
+            for turn in range(300):
                 try:
                     (path / "cgroup.procs").write_text("0")
                     break
                 except OSError as error:
-                    if turn == 49 and name == "":
+                    if turn == 299 and name == "":
                         os.write(2, f"enter {path}: {error}\n".encode())
                         raise
                     time.sleep(0.01)
