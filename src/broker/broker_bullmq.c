@@ -82,7 +82,7 @@ static int check_keys(const struct redis_url *url, struct mandor_err *err)
         "cert",
         "key",
         "sni",
-        "verify",
+        "tls_key",
         "db",
     };
 

@@ -388,8 +388,8 @@ static void on_down(void *arg, const struct mandor_err *err)
 
 static int parse(const char *url, struct redis_url *ret, struct mandor_err *err)
 {
-    static const char *const known[] = { "prefix",           "db", "ca", "cert", "key", "sni",
-                                         "sentinel_password" };
+    static const char *const known[] = { "prefix", "db",  "ca",      "cert",
+                                         "key",    "sni", "tls_key", "sentinel_password" };
     int r = redis_url_parse(url, ret, err);
 
     for (size_t i = 0; i < ret->param_count && r == 0; i++) {

@@ -190,7 +190,8 @@ void bullmq_hear_cancel(struct bullmq *mq, const char *channel, const char *id)
 {
     for (size_t i = 0; i < mq->queue_count; i++) {
         struct bullmq_queue *queue = mq->queues[i];
-        if (strncmp(channel, queue->base, queue->base_len) != 0)
+        if (strncmp(channel, queue->base, queue->base_len) != 0 ||
+            !str_eq(channel + queue->base_len, "mandor")) /* "a:" begins "a:b:", too */
             continue;
         SCOPED_FREE char *lease_id = bullmq_lease_id(queue, id);
         struct bullmq_held *held = lease_id != NULL ? hash_gets(mq->held, lease_id) : NULL;

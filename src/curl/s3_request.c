@@ -396,9 +396,7 @@ static int prepare_plain(struct s3_request *request)
 
     if (r < 0)
         return r;
-    (void)curl_easy_setopt(request->call.easy, CURLOPT_FOLLOWLOCATION, 1L);
-    (void)curl_easy_setopt(request->call.easy, CURLOPT_MAXREDIRS, 5L);
-    (void)curl_easy_setopt(request->call.easy, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
+    web_call_follow(&request->call, request->plain_url);
     return set_range(request);
 }
 

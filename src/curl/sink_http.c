@@ -13,11 +13,10 @@
 #include "sink/sink_ops.h"
 #include "sink/url.h"
 
-#define PUT_MAGIC     0x68707574u
-#define HTTP_MEMORY   ((size_t)1 << 20)
-#define HTTP_TRIES    5
-#define REDIRECTS_MAX 5L
-#define DELAY_MS      200
+#define PUT_MAGIC   0x68707574u
+#define HTTP_MEMORY ((size_t)1 << 20)
+#define HTTP_TRIES  5
+#define DELAY_MS    200
 
 struct put {
     uint32_t magic;
@@ -112,14 +111,11 @@ static int on_seek(void *arg, curl_off_t offset, int origin)
 static int prepare_call(struct put *put)
 {
     struct web_call *call = &put->call;
-    CURL *easy = call->easy;
     int r = web_call_prepare(call, "PUT", put->url);
 
     if (r < 0)
         return r;
-    (void)curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 1L);
-    (void)curl_easy_setopt(easy, CURLOPT_MAXREDIRS, REDIRECTS_MAX);
-    (void)curl_easy_setopt(easy, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
+    web_call_follow(call, put->url);
     if ((r = web_call_header(call, "Content-Type: application/octet-stream")) < 0 ||
         (r = web_call_header(call, "X-Mandor-Job: %s", put->job)) < 0 ||
         (r = web_call_header(call, "X-Mandor-Attempt: %" PRId64, put->attempt)) < 0 ||
@@ -354,7 +350,7 @@ static int set_up(struct put *put, const struct sink_target *target, struct mand
     if (r < 0 || put->job == NULL || put->url == NULL || put->stream == NULL ||
         put->shown == NULL || s3_memory_new(&put->memory, HTTP_MEMORY) < 0 ||
         web_call_init(&put->call, put->web) < 0)
-        return err_set(err, -ENOMEM, FAULT_HOST, "open '%s'", target->url);
+        return err_set(err, -ENOMEM, FAULT_HOST, "send output by HTTP");
     put->call.on_done = on_done;
     return 0;
 }
@@ -366,7 +362,7 @@ static void http_open(struct sink *sink, const struct sink_target *target, const
 
     *(struct put **)sink_state(sink) = put;
     if (put == NULL) {
-        sink_answer(sink, err_set(&err, -ENOMEM, FAULT_HOST, "open '%s'", target->url), &err);
+        sink_answer(sink, err_set(&err, -ENOMEM, FAULT_HOST, "send output by HTTP"), &err);
         return;
     }
     put->magic = PUT_MAGIC;
@@ -385,7 +381,9 @@ static void http_done(struct sink *sink)
 
 static const char *http_target_text(const struct sink *sink)
 {
-    return put_of(sink)->shown;
+    const struct put *put = put_of(sink);
+
+    return put != NULL ? put->shown : NULL;
 }
 
 #define HTTP_OPS(name)                                                                           \

@@ -46,7 +46,7 @@ static int start(struct source *source, const char *url, struct mandor_err *err)
     if (source->request == NULL)
         return -ENOMEM;
     if (!is_s3 && s3_request_plain(source->request, url) < 0)
-        return err_set(err, -ENOMEM, FAULT_HOST, "read '%s'", url);
+        return err_set(err, -ENOMEM, FAULT_HOST, "read by HTTP");
     s3_request_stream(source->request, on_body);
     s3_request_start(source->request, NULL, on_done);
     return 0;
@@ -58,7 +58,7 @@ static int source_open(uv_loop_t *loop, const char *url, bool follow,
 {
     struct source *source = calloc(1, sizeof *source);
     if (source == NULL)
-        return err_set(err, -ENOMEM, FAULT_HOST, "read '%s'", url);
+        return err_set(err, -ENOMEM, FAULT_HOST, "read by HTTP");
 
     source->events = *events;
     source->arg = arg;

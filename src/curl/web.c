@@ -16,6 +16,7 @@
 #define CONNECT_MS      10000L
 #define SILENCE_SECONDS 30L /* without a byte in either direction: the request has failed */
 #define SEND_BUFFER     (256L << 10)
+#define REDIRECTS_MAX   5L
 
 struct web {
     uint32_t magic;
@@ -349,6 +350,8 @@ int web_call_prepare(struct web_call *call, const char *method, const char *url)
     (void)curl_easy_setopt(easy, CURLOPT_NOBODY, str_eq(method, "HEAD") ? 1L : 0L);
     (void)curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
     (void)curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+    /* A request that is given up does not wait for the thread that looks its host up: that can take half a minute. */
+    (void)curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);
     (void)curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS);
     (void)curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
     (void)curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, SILENCE_SECONDS);
@@ -376,6 +379,16 @@ void web_call_body(struct web_call *call, const void *body, size_t len)
     (void)curl_easy_setopt(easy, CURLOPT_READDATA, call);
     (void)curl_easy_setopt(easy, CURLOPT_SEEKFUNCTION, on_seek);
     (void)curl_easy_setopt(easy, CURLOPT_SEEKDATA, call);
+}
+
+void web_call_follow(struct web_call *call, const char *url)
+{
+    bool secure = strncasecmp(url, "https:", 6) == 0;
+
+    (void)curl_easy_setopt(call->easy, CURLOPT_FOLLOWLOCATION, 1L);
+    (void)curl_easy_setopt(call->easy, CURLOPT_MAXREDIRS, REDIRECTS_MAX);
+    (void)curl_easy_setopt(call->easy, CURLOPT_REDIR_PROTOCOLS_STR,
+                           secure ? "https" : "http,https");
 }
 
 void web_call_time_limit(struct web_call *call, int64_t ms)

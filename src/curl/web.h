@@ -63,5 +63,7 @@ int web_call_error(const struct web_call *call, struct mandor_err *err, const ch
 
 /* A URL without its user and password; malloc'ed or NULL. */
 char *web_redact(const char *url);
+/* Go where the server says, but never from https to http: what is sent, and where a URL's password is for, was meant to be private. */
+void web_call_follow(struct web_call *call, const char *url);
 
 #endif

@@ -2,6 +2,7 @@
 #include "exec/outputs.h"
 
 #include <stdio.h>
+#include <xxhash.h>
 
 #include "job/sink_list.h"
 #include "sink/sink_ops.h"
@@ -17,6 +18,12 @@ static void on_opened(void *arg, int result, const struct mandor_err *err)
         execution_sink_ready(output->outputs->execution, output->sink, result, err);
 }
 
+/* Jobs of two queues' brokers may have one number and write into one directory: their temporary files have names of their own. */
+static void name_trace(char *trace, size_t size, const char *stream, const char *data_dir)
+{
+    (void)snprintf(trace, size, "%s.%08x", stream, XXH32(data_dir, strlen(data_dir), 0));
+}
+
 static int open_one(struct output *output, uv_loop_t *loop, const struct outputs_place *place,
                     struct mandor_err *err)
 {
@@ -26,6 +33,7 @@ static int open_one(struct output *output, uv_loop_t *loop, const struct outputs
     SCOPED_FREE char *expanded =
         spec_expand(url->bytes, place->own_id != NULL ? place->own_id : place->id, place->queue,
                     place->attempt, stream, err);
+    char trace[32];
     struct sink_target target = {
         .url = expanded,
         .job_id = place->id,
@@ -38,6 +46,10 @@ static int open_one(struct output *output, uv_loop_t *loop, const struct outputs
         .inherit_fd = output->is_stderr ? STDERR_FILENO : STDOUT_FILENO,
     };
 
+    if (place->data_dir != NULL) {
+        name_trace(trace, sizeof trace, stream, place->data_dir);
+        target.trace = trace;
+    }
     if (place->open != NULL)
         return place->open(place->open_arg, output->is_stderr, on_opened, output, &output->sink,
                            err);

@@ -211,8 +211,8 @@ int manifest_parse(const char *text, size_t len, struct manifest *ret)
                     "prefix", &prefix) < 0)
         return -EBADMSG;
     uint64_t xxh3 = strtoull(hash, &end, 16);
-    if (parts < 1 || bytes < 1 || strlen(hash) != 16 || *end != '\0' ||
-        strlen(prefix) > ITEM_KEY_MAX + 60)
+    if (bytes < 1 || parts != (bytes - 1) / (json_int_t)ITEM_MAX + 1 || strlen(hash) != 16 ||
+        *end != '\0' || strlen(prefix) > ITEM_KEY_MAX + 60)
         return -EBADMSG;
     *ret =
         (struct manifest){ .parts = parts, .bytes = bytes, .xxh3 = xxh3, .prefix = strdup(prefix) };

@@ -123,7 +123,7 @@ static void any_open(struct sink *sink, const struct sink_target *target, const 
     if (r == 0) {
         *slot = stream ? entries_new() : value_new();
         if (*slot == NULL)
-            r = err_set(&err, -ENOMEM, FAULT_HOST, "open '%s'", target->url);
+            r = err_set(&err, -ENOMEM, FAULT_HOST, "open a sink on Redis");
     }
     if (r == 0)
         r = stream ? entries_open(*slot, sink, target, &err)

@@ -415,7 +415,7 @@ static int set_up(struct source *source, const char *url, struct mandor_err *err
 
     source->hash = XXH3_createState();
     if (source->hash == NULL)
-        return err_set(err, -ENOMEM, FAULT_HOST, "read '%s'", url);
+        return err_set(err, -ENOMEM, FAULT_HOST, "read from Redis");
     (void)XXH3_64bits_reset(source->hash);
     int r = target_parse(url, &source->target, err);
     return r < 0 ? r : redis_new(source->loop, &source->target.url, &options, &source->redis, err);
@@ -427,7 +427,7 @@ static int source_open(uv_loop_t *loop, const char *url, bool follow,
 {
     struct source *source = calloc(1, sizeof *source);
     if (source == NULL)
-        return err_set(err, -ENOMEM, FAULT_HOST, "read '%s'", url);
+        return err_set(err, -ENOMEM, FAULT_HOST, "read from Redis");
 
     *source = (struct source){ .loop = loop, .events = *events, .arg = arg, .follow = follow };
     (void)uv_timer_init(loop, &source->timer);

@@ -14,9 +14,9 @@ static int bad(const struct target *target, struct mandor_err *err, const char *
 /* Parameters of ours and of the connection; anything else is a mistake. */
 static int check_names(const struct target *target, struct mandor_err *err)
 {
-    static const char *const known[] = { "stream",      "key",    "hash", "field", "group",
-                                         "max_pending", "maxlen", "job",  "ca",    "cert",
-                                         "sni",         "verify", "db" };
+    static const char *const known[] = { "stream",      "key",     "hash", "field", "group",
+                                         "max_pending", "maxlen",  "job",  "ca",    "cert",
+                                         "sni",         "tls_key", "db" };
 
     for (size_t i = 0; i < target->url.param_count; i++) {
         const char *name = target->url.params[i].key;

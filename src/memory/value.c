@@ -207,5 +207,5 @@ int value_open(struct redis_sink *base, struct sink *sink, const struct sink_tar
         value->stage = target_own_key(&base->target, "stage", key);
         free(key);
     }
-    return value->stage == NULL ? err_set(err, -ENOMEM, FAULT_HOST, "open '%s'", target->url) : 0;
+    return value->stage == NULL ? err_set(err, -ENOMEM, FAULT_HOST, "open a sink on Redis") : 0;
 }

@@ -39,7 +39,8 @@ static void on_message(redisAsyncContext *context, void *data, void *privdata)
 
     if (reply == NULL || redis->closing || reply->type != REDIS_REPLY_ARRAY ||
         reply->elements != 3 || reply->element[0]->str == NULL ||
-        !str_eq(reply->element[0]->str, "message") || redis->options.on_message == NULL)
+        !str_eq(reply->element[0]->str, "message") || reply->element[1]->str == NULL ||
+        reply->element[2]->str == NULL || redis->options.on_message == NULL)
         return;
     redis->options.on_message(redis->options.arg, reply->element[1]->str, reply->element[2]->str,
                               reply->element[2]->len);

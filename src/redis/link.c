@@ -335,7 +335,7 @@ static int bad_tls(const struct link *link, struct mandor_err *err, const char *
 static int make_tls(struct link *link, const struct redis_url *url, struct mandor_err *err)
 {
     const char *ca = redis_url_param(url, "ca"), *cert = redis_url_param(url, "cert");
-    const char *key = redis_url_param(url, "key"), *name = redis_url_param(url, "sni");
+    const char *key = redis_url_tls_key(url), *name = redis_url_param(url, "sni");
 
     if (url == NULL)
         return 0;

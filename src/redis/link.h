@@ -19,7 +19,7 @@ struct link_place { /* borrowed for the call */
     int port;
     const char *unix_path; /* instead of host and port; NULL = none */
     const struct redis_url
-        *tls; /* whose parameters say how: ca, cert, key, sni, verify; NULL = plain */
+        *tls; /* whose parameters say how: ca, cert, tls_key, sni; NULL = plain */
 };
 
 struct link_events {

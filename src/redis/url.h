@@ -43,5 +43,7 @@ void redis_url_done(struct redis_url *url);
 MUST_CHECK int redis_url_copy(const struct redis_url *from, struct redis_url *ret);
 /* The last value of key behind '?', or NULL. */
 const char *redis_url_param(const struct redis_url *url, const char *key);
+/* The file of the private key for TLS: `tls_key`, or `key` where that is not the name of a value (redis:…?key=KEY); or NULL. */
+const char *redis_url_tls_key(const struct redis_url *url);
 
 #endif

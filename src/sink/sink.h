@@ -26,7 +26,7 @@ struct sink_target {
     int64_t attempt;
     const char *stream; /* "stdout" or "stderr" */
     const char *
-        trace; /* what names of temporary files have in place of stream, where a stream has several sinks; NULL = stream */
+        trace; /* what names of temporary files have in place of stream, which is not all that tells two of them apart; NULL = stream */
     const char *data_dir; /* where auto: spills: <data_dir>/output/<id>/<attempt>.<stream> */
     const char *
         journal_dir; /* open temporary files are noted here, see sink_sweep(); NULL = no journal (run) */

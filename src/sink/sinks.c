@@ -270,7 +270,7 @@ int sink_open_with(uv_loop_t *loop, const struct sink_ops *ops, const struct sin
 
     struct sink *sink = calloc(1, sizeof *sink + ops->state_size);
     if (sink == NULL)
-        return err_set(err, -ENOMEM, FAULT_HOST, "open sink '%s'", target->url);
+        return err_set(err, -ENOMEM, FAULT_HOST, "open sink '%s:'", ops->scheme);
 
     sink->magic = SINK_MAGIC;
     sink->ops = ops;

@@ -30,9 +30,8 @@ int sink_url_check_http(const char *rest, struct mandor_err *err)
     size_t len = strncmp(rest, "//", 2) == 0 ? strcspn(rest + 2, "/?#") : 0;
 
     if (len == 0 || rest[2] == ':' || has_control(rest) || strchr(rest, ' ') != NULL)
-        return err_set(err, -EINVAL, FAULT_CALLER,
-                       "'http:%s': expected http://HOST/PATH or https://HOST/PATH, spaces as %%20",
-                       rest);
+        return err_set(err, -EINVAL, FAULT_CALLER, /* without the URL: it may hold a password */
+                       "'http:…': expected http://HOST/PATH or https://HOST/PATH, spaces as %%20");
     return 0;
 }
 

@@ -586,9 +586,11 @@ static int open_member(void *arg, const char *text)
     *member =
         (struct member){ .fan = fan, .policy = parsed.policy, .buffer_bytes = parsed.buffer_bytes };
     spill_init(&member->spill, fan->data_dir == NULL ? "/tmp" : fan->data_dir, after_spill);
-    (void)snprintf(trace, sizeof trace, "%s.%zu", target.stream, fan->count);
+    (void)snprintf(trace, sizeof trace, "%s.%zu",
+                   target.trace == NULL ? target.stream : target.trace, fan->count);
     target.url = parsed.url;
-    target.trace = fan->count == 0 ? NULL : trace;
+    if (fan->count > 0)
+        target.trace = trace;
     r = sink_open(sink_loop(fan->sink), &target, on_member_opened, member, &member->sink,
                   &fan->err);
     if (r == 0) {

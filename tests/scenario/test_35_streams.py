@@ -1,4 +1,5 @@
 """I4: a sink gets what the child wrote, byte by byte, whatever the sizes, frames, speeds and ends."""
+import contextlib
 import hashlib
 import os
 import shutil
@@ -317,6 +318,19 @@ def test_what_is_published_on_success_only_is_published_together(mandor):
     assert not (mandor.tmp / f"{both}.err").exists() and not list(mandor.tmp.glob(".mandor.*"))
     assert (mandor.tmp / f"{always}.err").read_text() == "err\n"
     assert (mandor.tmp / f"{fine}.out").read_text() == "out\n" and (mandor.tmp / f"{fine}.err").read_text() == "err\n"
+
+
+def test_jobs_of_two_queues_with_one_number_write_into_one_directory(mandor):
+    brokers = [("--broker", f"sqlite:{mandor.tmp}/{name}.db") for name in "ab"]
+    with contextlib.ExitStack() as ends:
+        for name, broker in zip("ab", brokers):
+            script = f"echo {name}; while [ ! -e {mandor.tmp}/go ]; do sleep 0.02; done"
+            assert mandor.ok("add", *broker, "--stdout", f"file:{mandor.tmp}/out/{name}", "--", *sh(script)).text.strip() == "1"
+            ends.enter_context(mandor.worker(*broker, "--drain"))
+        wait_for(lambda: len(list((mandor.tmp / "out").glob(".mandor.1.1.*"))) == 2, 20, "both to write")
+        (mandor.tmp / "go").touch()
+        wait_for(lambda: all(mandor.ok("show", *broker, "1", "--json").json()["state"] == "completed" for broker in brokers), 20)
+    assert {p.name: p.read_text() for p in (mandor.tmp / "out").iterdir()} == {"a": "a\n", "b": "b\n"}
 
 
 def test_a_timed_out_job_publishes_nothing_R111(mandor):

@@ -467,7 +467,7 @@ def test_a_slow_web_server_holds_the_job_up_and_no_memory_is_used(mandor, plain_
                 wait_for(lambda: connection.recv(1 << 20, socket.MSG_PEEK), 10)
                 grown = hwm_bytes(worker.pid) - before
                 assert grown < 16 * MIB, grown
-            mandor.ok("cancel", job)
+                mandor.ok("cancel", job)
             mandor.wait_state(job, "cancelled", "failed")
 
 
