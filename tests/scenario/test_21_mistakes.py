@@ -1,4 +1,6 @@
 """What people get wrong when they meet brokers, sinks, Python and wheels: one sentence says what, and the exit code who can put it right."""
+import pathlib
+
 import pytest
 
 NOBODY = "127.0.0.1:1"  # where no server listens
@@ -96,3 +98,9 @@ def test_the_only_broker_of_a_configuration_is_the_one_that_is_looked_at(mandor,
     common = {"env": {"MANDOR_BROKER": None, "MANDOR_CONFIG": str(config)}}
     assert mandor.run("add", "--queue", "far", "--", "true", **common).code == 0
     assert mandor.run("show", "1", **common).code == 0
+
+
+def test_the_example_of_a_configuration_is_good(mandor):
+    example = pathlib.Path(__file__).parents[2] / "examples" / "mandor.yaml"
+    done = mandor.run("work", "--check", "--config", example)
+    assert done.code == 0 and "warning:" not in done.text, done
