@@ -6,6 +6,8 @@
 
 #include <stdio.h>
 
+#define DROP_MS 2000 /* for the removal of a stage; what stays expires */
+
 struct value {
     struct redis_sink base;
     /* A key of this sink alone: whoever else writes under the same job and attempt (`mandor run`, another broker's queue) has its own. */
@@ -24,13 +26,35 @@ static struct value *of(struct redis_sink *base)
     return CONTAINER_OF(base, struct value, base);
 }
 
+/* A commit that failed leaves no stage behind, unless Redis is out of reach: then it expires. */
+static void on_dropped_late(void *arg, int result, const redisReply *reply,
+                            const struct mandor_err *err)
+{
+    struct redis_sink *base = arg;
+
+    sink_answer(base->sink, base->result, &base->err);
+}
+
+static void refuse(struct value *value)
+{
+    struct redis_sink *base = &value->base;
+
+    if (value->len > 0 && base->redis != NULL && redis_is_up(base->redis))
+        redis_callf(base->redis, 0, DROP_MS, on_dropped_late, base, "DEL %s", value->stage);
+    else
+        sink_answer(base->sink, base->result, &base->err);
+}
+
 static void on_published(void *arg, int result, const redisReply *reply,
                          const struct mandor_err *err)
 {
     struct redis_sink *base = arg;
 
-    if (result < 0)
+    if (result < 0) {
         redis_sink_fail(base, result, err);
+        refuse(of(base));
+        return;
+    }
     sink_answer(base->sink, base->result, &base->err);
 }
 
@@ -45,7 +69,7 @@ static void publish(struct value *value)
     if (base->result == 0 && !sink_may_publish(base->sink, &err))
         redis_sink_fail(base, err.code, &err);
     if (base->result < 0) {
-        sink_answer(base->sink, base->result, &base->err);
+        refuse(value);
         return;
     }
     (void)snprintf(len, sizeof len, "%" PRId64, value->len);
@@ -171,7 +195,7 @@ void value_abort(struct redis_sink *base)
 
     value->ended = true;
     if (value->len > 0 && base->redis != NULL && redis_is_up(base->redis))
-        redis_callf(base->redis, 0, 2000, on_dropped, base, "DEL %s", value->stage);
+        redis_callf(base->redis, 0, DROP_MS, on_dropped, base, "DEL %s", value->stage);
     else
         sink_answer(base->sink, 0, NULL);
 }
