@@ -59,6 +59,8 @@ static int wanted(const struct wheels *wheels, json_t **ret, struct mandor_err *
     int r = store_read_file(path, &lock, err);
     if (r == 0)
         *ret = json_incref(lockfile_packages(lock));
+    else if (r == -ENOENT)
+        err->fault = FAULT_CALLER; /* who named it, not the machine */
     return r;
 }
 

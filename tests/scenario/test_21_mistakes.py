@@ -21,6 +21,8 @@ NOBODY = "127.0.0.1:1"  # where no server listens
     (("wheels", "ls", "--store", "nowhere"), 3, "no wheel store"),
     (("wheels", "import", "--store", "new", "nosuch.whl"), 3, "No such file"),
     (("wheels", "import", "--store", "new", "ok.py"), 1, "not a wheel"),
+    (("wheels", "import", "--store", "new", "--lock", "nosuch", "."), 3, "'nosuch': No such file"),
+    (("wheels", "add", "--store", "new", "./x.whl"), 1, "'mandor wheels import' takes files"),
     (("wheels", "frob"), 2, "expected add, import, ls"),
     (("verify", "nothing"), 2, "expected isolation"),
     (("run", "--stdout", "s3://bucket", "--", "true"), 2, "expected s3://BUCKET/KEY"),

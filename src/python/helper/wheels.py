@@ -262,6 +262,11 @@ def plain(requirement):
     return utils.canonicalize_name(requirement.name) + (f"[{extras}]" if extras else "") + str(requirement.specifier)
 
 
+def first_line(why):
+    """Without the picture of the place that packaging draws below it."""
+    return str(why).partition("\n")[0]
+
+
 def dependencies(metadata, target):
     """(depends, {extra: depends}) for the target."""
     parsed = []
@@ -269,7 +274,7 @@ def dependencies(metadata, target):
         try:
             parsed.append(requirements.Requirement(text))
         except requirements.InvalidRequirement as why:
-            raise Refused(f"its METADATA asks for {text!r}, which is no requirement: {why}") from None
+            raise Refused(f"its METADATA asks for {text!r}, which is no requirement: {first_line(why)}") from None
 
     def chosen(extra):
         environment = dict(target.environment(), extra=extra)
@@ -582,7 +587,9 @@ def parse_asked(texts):
         try:
             asked.append(requirements.Requirement(text))
         except requirements.InvalidRequirement as why:
-            raise Refused(f"'{text}' is no requirement such as pandas, 'pandas[excel]' or 'pandas>=3': {why}") from None
+            if text.endswith(".whl") or "/" in text:
+                raise Refused(f"'{text}' is no requirement such as pandas, 'pandas[excel]' or 'pandas>=3': 'mandor wheels import' takes files") from None
+            raise Refused(f"'{text}' is no requirement such as pandas, 'pandas[excel]' or 'pandas>=3': {first_line(why)}") from None
     return asked
 
 
