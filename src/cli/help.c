@@ -76,6 +76,7 @@ void help_overview(void)
     out_line("First steps:");
     out_line("  mandor run -- make -j4          run one command under supervision, now");
     out_line("  mandor add -- sh -c 'echo hi'   put a job into the queue; prints its id");
+    out_line("  mandor add --python job.py      the same for Python code, in a sandbox");
     out_line("  mandor work                     run what is queued, until Ctrl-C");
     out_line("  mandor ls                       see the jobs");
     out_line("  mandor logs ID                  see what one of them printed\n");
