@@ -1,5 +1,6 @@
 /* brokers.c - the registry of brokers and what all of them share; contract in broker.h and broker_ops.h. */
 #include "base/clock.h"
+#include "base/hide.h"
 #include "base/metrics.h"
 #include "base/module.h"
 #include "broker/broker_ops.h"
@@ -40,8 +41,11 @@ static const struct broker_ops *find_ops(const char *url, struct mandor_err *err
 
     if (ops == NULL && module_has("broker", url))
         return module_part("broker", url, err);
-    if (ops == NULL)
-        (void)err_set(err, -EINVAL, FAULT_CALLER, "broker '%s' is not known, expected " KNOWN, url);
+    if (ops == NULL) {
+        SCOPED_FREE char *shown = hide_password(url);
+        (void)err_set(err, -EINVAL, FAULT_CALLER, "broker '%s' is not known, expected " KNOWN,
+                      shown != NULL ? shown : "?");
+    }
     return ops;
 }
 
@@ -85,7 +89,7 @@ int broker_open(const char *url, uv_loop_t *loop, bool worker, struct broker **r
 
     struct broker *broker = calloc(1, sizeof *broker + ops->state_size);
     if (broker == NULL)
-        return err_set(err, -ENOMEM, FAULT_HOST, "open broker '%s'", url);
+        return err_set(err, -ENOMEM, FAULT_HOST, "open broker");
     broker->magic = BROKER_MAGIC;
     broker->ops = ops;
     broker->loop = loop;

@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "base/hide.h"
+
 /* ---- which broker ---- */
 
 char *client_sqlite_path(const char *url)
@@ -25,28 +27,13 @@ char *client_sqlite_path(const char *url)
     return r < 0 ? NULL : path;
 }
 
-/* "streams://user:secret@host/1" → "streams://user:***@host/1". */
-static char *without_password(const char *url)
-{
-    const char *slashes = strstr(url, "://");
-    const char *begin = slashes != NULL ? slashes + 3 : url;
-    const char *at = memrchr(begin, '@', strcspn(begin, "/?"));
-    const char *colon = at != NULL ? memchr(begin, ':', (size_t)(at - begin)) : NULL;
-    char *text = NULL;
-
-    if (at == NULL)
-        return strdup(url);
-    const char *secret = colon != NULL ? colon + 1 : begin;
-    return asprintf(&text, "%.*s***%s", (int)(secret - url), url, at) < 0 ? NULL : text;
-}
-
 char *client_place(const char *url)
 {
     SCOPED_FREE char *path = client_sqlite_path(url);
     char *name = NULL;
 
     if (path == NULL)
-        return without_password(url);
+        return hide_password(url);
     return asprintf(&name, "sqlite:%s", path) < 0 ? NULL : name;
 }
 

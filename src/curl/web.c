@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/hide.h"
 #include "base/list.h"
 
 #define WEB_MAGIC       0x20776562u
@@ -283,7 +284,7 @@ char *web_redact(const char *url)
     if (host == NULL)
         return strdup(url);
     host += 3;
-    const char *at = memrchr(host, '@', strcspn(host, "/?#"));
+    const char *at = hide_end_of_user(host);
     if (at == NULL)
         return strdup(url);
     return asprintf(&shown, "%.*s%s", (int)(host - url), url, at + 1) < 0 ? NULL : shown;

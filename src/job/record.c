@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/clock.h"
+#include "base/hide.h"
 #include "base/json.h"
 
 /* Each setter puts a value or null and remembers in *ok whether all went well. */
@@ -322,6 +323,44 @@ static void set_attempt(json_t *object, const json_t *attempt, bool *ok)
                ok);
 }
 
+/* A sink's URL, or a list of them.  NULL: no memory. */
+static json_t *shown_urls(const json_t *value)
+{
+    json_t *list, *each;
+    size_t i;
+
+    if (json_is_string(value) && strstr(json_string_value(value), "://") != NULL) {
+        SCOPED_FREE char *text = hide_password(json_string_value(value));
+        return text != NULL ? json_string(text) : NULL;
+    }
+    if (!json_is_array(value))
+        return json_incref((json_t *)(uintptr_t)value);
+    list = json_array();
+    json_array_foreach((json_t *)(uintptr_t)value, i, each) {
+        if (json_array_append_new(list, shown_urls(each)) < 0) {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
+}
+
+/* The job as it was added, without the passwords of its sinks and its source. */
+static json_t *shown_spec(const json_t *spec)
+{
+    static const char *const keys[] = { "stdin", "stdout", "stderr" };
+    json_t *copy = json_copy((json_t *)(uintptr_t)spec);
+
+    for (size_t i = 0; copy != NULL && i < ARRAY_LEN(keys); i++) {
+        const json_t *value = json_object_get(spec, keys[i]);
+        if (value != NULL && json_object_set_new(copy, keys[i], shown_urls(value)) < 0) {
+            json_decref(copy);
+            return NULL;
+        }
+    }
+    return copy;
+}
+
 json_t *record_json(const struct record *record)
 {
     json_t *object = json_object();
@@ -344,6 +383,9 @@ json_t *record_json(const struct record *record)
     set_bool(object, "cancel_requested", record->cancel_requested, &ok);
     set_attempt(object, record->attempt_json, &ok);
     set_json(object, "history", record->history, &ok);
-    set_json(object, "spec", record->spec, &ok);
+    if (json_is_object(record->spec))
+        set_new(object, "spec", shown_spec(record->spec), &ok);
+    else
+        set_json(object, "spec", record->spec, &ok);
     return finish(object, ok);
 }

@@ -3,7 +3,7 @@
 
 #include <ctype.h>
 
-#include "base/buf.h"
+#include "base/hide.h"
 
 #define PARAMS_MAX 32
 
@@ -237,61 +237,9 @@ static int read_params(struct redis_url *url, const char *text, size_t len, stru
 
 /* ---- the whole ---- */
 
-/* The '@' behind user and password, or NULL.  A '/' or '?' in a password that was not written as %2F or %3F ends the authority before
- * it: then the path has an '@', or the port is no number. */
-static const char *end_of_user(const char *begin)
-{
-    size_t authority = strcspn(begin, "/?");
-    const char *at = memrchr(begin, '@', authority), *query = strchrnul(begin, '?');
-    const char *colon = memrchr(begin, ':', authority);
-
-    if (at != NULL || authority == 0) /* of a Unix socket: a path may have any '@' */
-        return at;
-    at = memrchr(begin, '@', (size_t)(query - begin));
-    if (at != NULL || colon == NULL || begin[0] == '[')
-        return at;
-    size_t digits = strspn(colon + 1, "0123456789");
-    return strchr("/?,", colon[1 + digits]) != NULL ? NULL : strrchr(begin, '@');
-}
-
-/* The rest of the URL, its parameters without the one that is a password. */
-static int add_rest(struct buf *buf, const char *text)
-{
-    static const char secret[] = "sentinel_password=";
-    size_t len = strcspn(text, "?");
-    int r = buf_add(buf, text, len);
-
-    for (text += len; r == 0 && *text != '\0'; text += len) {
-        bool hide = strncmp(text + 1, secret, strlen(secret)) == 0;
-        len = 1 + strcspn(text + 1, "&");
-        r = buf_add(buf, text, hide ? 1 + strlen(secret) : len);
-        if (r == 0 && hide)
-            r = buf_adds(buf, "***");
-    }
-    return r;
-}
-
-/* Nobody who reads a log gets to know the passwords. */
-static char *without_password(const char *text)
-{
-    const char *slashes = strstr(text, "://"), *scheme = strchrnul(text, ':');
-    const char *begin = slashes != NULL ? slashes + 3 : scheme + (*scheme == ':');
-    const char *at = end_of_user(begin);
-    const char *colon = at != NULL ? memchr(begin, ':', (size_t)(at - begin)) : NULL;
-    const char *secret = colon != NULL ? colon + 1 : begin;
-    SCOPED_BUF buf = { 0 };
-
-    if (at != NULL &&
-        (buf_add(&buf, text, (size_t)(secret - text)) < 0 || buf_adds(&buf, "***") < 0))
-        return NULL;
-    if (buf_adds(&buf, "") < 0 || add_rest(&buf, at != NULL ? at : text) < 0)
-        return NULL;
-    return buf_steal(&buf);
-}
-
 int redis_url_parse(const char *text, struct redis_url *ret, struct mandor_err *err)
 {
-    *ret = (struct redis_url){ .text = without_password(text) };
+    *ret = (struct redis_url){ .text = hide_password(text) };
     if (ret->text == NULL)
         return err_set(err, -ENOMEM, FAULT_HOST, "read a redis URL");
     for (const char *p = text; *p != '\0'; p++)

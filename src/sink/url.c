@@ -1,6 +1,8 @@
 /* url.c - contract in url.h. */
 #include "sink/url.h"
 
+#include "base/hide.h"
+
 #define S3_KEY_MAX 1024 /* bytes; S3's own bound */
 
 static bool has_control(const char *text)
@@ -25,10 +27,23 @@ int sink_url_check_s3(const char *rest, struct mandor_err *err)
     return 0;
 }
 
+/* Does the authority end in a port, or has it none? */
+static bool is_port(const char *authority, size_t len)
+{
+    const char *colon = memrchr(authority, ':', len);
+    size_t digits = colon != NULL ? strspn(colon + 1, "0123456789") : 0;
+
+    return colon == NULL || colon + 1 + digits == authority + len || authority[len - 1] == ']';
+}
+
 int sink_url_check_http(const char *rest, struct mandor_err *err)
 {
     size_t len = strncmp(rest, "//", 2) == 0 ? strcspn(rest + 2, "/?#") : 0;
+    const char *user_end = len > 0 ? hide_end_of_user(rest + 2) : NULL;
 
+    if (user_end > rest + 2 + len && !is_port(rest + 2, len))
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "'http:…': a '/', '?' or '#' in a password is written %%2F, %%3F or %%23");
     if (len == 0 || rest[2] == ':' || has_control(rest) || strchr(rest, ' ') != NULL)
         return err_set(err, -EINVAL, FAULT_CALLER, /* without the URL: it may hold a password */
                        "'http:…': expected http://HOST/PATH or https://HOST/PATH, spaces as %%20");

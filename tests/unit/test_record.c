@@ -186,6 +186,22 @@ TEST(an_exit_of_zero_is_not_an_absent_one)
     json_decref(json);
 }
 
+TEST(passwords_of_sinks_are_not_shown)
+{
+    SCOPED_JSON *spec =
+        json_loads("{\"exec\": [\"http://u:pw@h\"], \"stdin\": \"inline:a@b\", \"stdout\":"
+                   " [\"drop=1M:redis://:pw@h?key=k\", \"s3://b/a@b\", \"http://h:1/@me\"],"
+                   " \"stderr\": \"https://u:p/w@h/x\"}",
+                   0, NULL);
+    SCOPED_JSON *wanted =
+        json_loads("{\"exec\": [\"http://u:pw@h\"], \"stdin\": \"inline:a@b\", \"stdout\":"
+                   " [\"drop=1M:redis://:***@h?key=k\", \"s3://b/a@b\", \"http://h:1/@me\"],"
+                   " \"stderr\": \"https://u:***@h/x\"}",
+                   0, NULL);
+    SCOPED_JSON *json = record_json(&(struct record){ .id = "1", .queue = "q", .spec = spec });
+    ck_assert(json_equal(json_object_get(json, "spec"), wanted));
+}
+
 TEST(what_is_null_false_or_zero_is_not_stored_and_yet_said)
 {
     struct verdict verdict = { .cause = CAUSE_EXIT, .exit_code = 0 };

@@ -64,6 +64,7 @@ TEST(what_is_shown_of_a_url_has_no_password_in_it)
         { "redis://[::1]?stream=a@b", "redis://[::1]?stream=a@b" },
         { "redis://u:pw@h?x=1", "redis://u:***@h?x=1" },
         { "redis+unix:///run/@r?x=1", "redis+unix:///run/@r?x=1" },
+        { "redis://h/0?key=a@b", "redis://h/0?key=a@b" },
         { "sentinel://:pw@a,b:2/main?sentinel_password=pw&db=1",
           "sentinel://:***@a,b:2/main?sentinel_password=***&db=1" },
     };
@@ -104,7 +105,7 @@ TEST(a_bad_url_is_refused_without_its_password)
         "://:secret@h",           "redis://:secret@h?a=%00",
         "redis://:secret@h?=1",   "redis://:secret@h o",
         "redis://:sec/secret@h",  "redis://:a?secret@h",
-        "redis://u:1/secret@h",   "sentinel://h?sentinel_password=secret",
+        "redis://u:x1/secret@h",  "sentinel://h?sentinel_password=secret",
         "redis+unix+tls:///x",
     };
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
