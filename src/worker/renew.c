@@ -73,6 +73,17 @@ static bool renewable(const struct source *source, const struct attempt *attempt
            attempt->state != ATTEMPT_SETTLING;
 }
 
+/* Nothing is to be renewed.  What is being started has its lease from when that was asked, however late the answer comes. */
+static int64_t nothing_older(const struct source *source)
+{
+    int64_t at = clock_boot_ms();
+
+    LIST_FOREACH(attempt, &source->worker->attempts, struct attempt, node)
+        if (attempt->source == source && attempt->state == ATTEMPT_STARTING && attempt->req_busy)
+            at = MIN(at, attempt->asked_boot_ms);
+    return at;
+}
+
 void renew_ask(struct source *source)
 {
     struct worker *worker = source->worker;
@@ -84,7 +95,7 @@ void renew_ask(struct source *source)
     LIST_FOREACH(attempt, &worker->attempts, struct attempt, node)
         count += renewable(source, attempt);
     if (count == 0) {
-        source->renewed_boot_ms = clock_boot_ms();
+        source->renewed_boot_ms = nothing_older(source);
         return;
     }
 

@@ -447,6 +447,10 @@ def test_https_needs_a_certificate_that_is_trusted(mandor):
             assert sha(store.objects.pop("/x")) == want
             done = mandor.run("run", "--stdout", url, "--", *command)
             assert done.code == 125 and "certificate" in done.cause, done
+        with web.store() as plain:  # what was meant to be private does not go on in the clear
+            store.answers = [(307, {"Location": f"http://127.0.0.1:{plain.port}/x"})] * 9
+            done = mandor.run("run", "--stdout", url, "--", *command, env={"SSL_CERT_FILE": str(cert)})
+            assert done.code == 125 and plain.requests == 0, done
         assert store.objects == {}
 
 
