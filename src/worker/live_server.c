@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -20,14 +21,14 @@
 #define BACKLOG_MAX \
     ((size_t)256 << 10) /* bytes queued for a slow client before bytes are skipped */
 #define SNAPSHOT_MS 500
-#define CLIENTS_MAX 64
+#define CLIENTS_MAX ((size_t)64)
 
 struct live_server {
     uint32_t magic;
     struct worker *worker;
     uv_pipe_t server;
     struct list clients;
-    size_t client_count;
+    size_t client_count, clients_max;
     char path[4096];
 };
 
@@ -349,7 +350,8 @@ static void on_connection(uv_stream_t *server, int status)
     client->pipe.data = client->timer.data = client;
     list_push_back(&live->clients, &client->node);
     live->client_count++;
-    if (uv_accept(server, (uv_stream_t *)&client->pipe) < 0 || live->client_count > CLIENTS_MAX ||
+    if (uv_accept(server, (uv_stream_t *)&client->pipe) < 0 ||
+        live->client_count > live->clients_max ||
         uv_read_start((uv_stream_t *)&client->pipe, on_alloc, on_read) < 0)
         close_client(client);
 }
@@ -390,6 +392,16 @@ static void point_to(const struct live_server *live, bool there)
     }
 }
 
+/* No more than a quarter of the descriptors: the rest are the jobs' (R72). */
+static size_t clients_max(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return CLIENTS_MAX;
+    return MIN((size_t)limit.rlim_cur / 4, CLIENTS_MAX);
+}
+
 int live_server_new(struct worker *worker, struct live_server **ret, struct mandor_err *err)
 {
     char dir[4096], name[256];
@@ -399,6 +411,7 @@ int live_server_new(struct worker *worker, struct live_server **ret, struct mand
         return err_set(err, -ENOMEM, FAULT_HOST, "open the live socket");
     live->magic = SERVER_MAGIC;
     live->worker = worker;
+    live->clients_max = clients_max();
     list_init(&live->clients);
     (void)snprintf(dir, sizeof dir, "%s/run", worker->setup.data_dir);
     (void)snprintf(name, sizeof name, "%s" LIVE_SUFFIX, worker->setup.name);
