@@ -14,7 +14,7 @@ struct probe {
     struct broker *broker;
     int listener;
     struct spec *spec;
-    char id[64]; /* of the job added last */
+    char id[BROKER_ID_SIZE]; /* of the job added last */
 };
 
 static _Noreturn void refuse(const struct mandor_err *err)

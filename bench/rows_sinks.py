@@ -41,10 +41,12 @@ def row_redis_sink(bench):
     got = bench.alternate({
         "mandor": lambda: redis_sink(bench, count),
         "set": lambda: redis_benchmark(bench, count, ["-t", "set"]),
+        "keys": lambda: redis_benchmark(bench, count, ["-t", "set", "-r", "1000000000"]),
         "xadd": lambda: redis_benchmark(bench, count, ["XADD", "out", "MAXLEN", "~", str(count), "*", "job", "1.stdout", "attempt", "1",
                                                        "seq", "1", "off", "65536", "data", "x" * FRAME]),
     })
     return [compare("redis sink, 64 KiB frames", "redis-benchmark SET, -P 16", got["mandor"], got["set"], "frames/s", 0.8),
+            compare("redis sink, 64 KiB frames", "redis-benchmark SET, a key each, -P 16", got["mandor"], got["keys"], "frames/s"),
             compare("redis sink, 64 KiB frames", "redis-benchmark XADD, -P 16", got["mandor"], got["xadd"], "frames/s")]
 
 

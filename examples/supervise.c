@@ -56,10 +56,13 @@ int main(int argc, char **argv)
             argv[0]);
         return 2;
     }
-    if (mandor_new(uv_default_loop(), NULL, NULL, &state.mandor, &err) < 0 ||
-        mandor_spawn(state.mandor, argv[1], &callbacks, &state, NULL, &err) < 0) {
+    if (mandor_new(uv_default_loop(), NULL, NULL, &state.mandor, &err) < 0) {
         fprintf(stderr, "%s: %s\n", argv[0], err.msg);
         return 1;
+    }
+    if (mandor_spawn(state.mandor, argv[1], &callbacks, &state, NULL, &err) < 0) {
+        fprintf(stderr, "%s: %s\n", argv[0], err.msg);
+        mandor_close(state.mandor, NULL, NULL);
     }
     uv_run(uv_default_loop(), UV_RUN_DEFAULT);
     return state.exit_code;

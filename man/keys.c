@@ -2,7 +2,7 @@
 #include <ctype.h>
 #include <stdio.h>
 
-#include "config/config.h"
+#include "config/param.h"
 #include "job/spec.h"
 
 static const char *type_name(enum opt_type type)
@@ -83,11 +83,12 @@ static void print_options(bool on_queue)
 int main(void)
 {
     size_t count;
-    const struct config_param *params = config_params(&count);
+    const struct param *params = param_rows(&count);
 
     (void)puts("# KEYS\n");
     for (size_t i = 0; i < count; i++)
-        print_key(params[i].key, params[i].type, NULL, params[i].fallback, params[i].help);
+        print_key(params[i].path, param_type_name(&params[i]), NULL, params[i].fallback,
+                  params[i].help);
     (void)puts("# JOB OPTIONS ON A QUEUE\n\nEach of these may stand on a queue, as the default of "
                "its jobs. "
                "_a.b_ is the key _b_ of the map _a_.\n");

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "fork.h"
+#include "image.h"
 #include "interrupt.h"
 #include "sandbox.h"
 
@@ -22,6 +23,8 @@
 
 static struct sandbox sandbox;
 static struct fork_fds own_fds;
+static unsigned char
+    frame_key[ZYGOTE_KEY_SIZE]; /* of the job that runs; JavaScript never sees it */
 static struct {
     napi_env env;
     napi_ref callback, flag;
@@ -139,6 +142,18 @@ static napi_value do_restart(napi_env env, napi_callback_info info)
     return fail(env, -errno, "restart Node");
 }
 
+/* Names a place of this machine; read by the loader, and after a restart once more. */
+static void forget_preload(void)
+{
+    static const char name[] = "LD_PRELOAD";
+    char *value = getenv(name);
+
+    if (value == NULL)
+        return;
+    (void)unsetenv(name);
+    memset(value - sizeof name, 0, sizeof name + strlen(value)); /* /proc/self/environ */
+}
+
 /* withdraw(): no io_uring any more, where the kernel lets us say so; leave the network.  False where that needs a right that we
  * lack. */
 static napi_value do_withdraw(napi_env env, napi_callback_info info)
@@ -146,6 +161,7 @@ static napi_value do_withdraw(napi_env env, napi_callback_info info)
     napi_value done = NULL;
 
     (void)info;
+    forget_preload();
     (void)sandbox_refuse_rings();
     (void)napi_get_boolean(env, unshare(CLONE_NEWNET) == 0, &done);
     return done;
@@ -186,21 +202,25 @@ static void give_up(const char *step, int error)
     _exit(125);
 }
 
-/* serve(): returns only in copies: does a job wait for it? */
+/* serve(often): returns only in copies: does a job wait for it?  `often`: it pays to make ready for many. */
 static napi_value do_serve(napi_env env, napi_callback_info info)
 {
     struct fork_copy copy;
     const char *step = "";
     uv_loop_t *loop = NULL;
-    napi_value urgent = NULL;
+    napi_value value[1], urgent = NULL;
+    bool often = false;
 
-    (void)info;
+    arguments(env, info, 1, value);
+    (void)napi_get_value_bool(env, value[0], &often);
     (void)napi_get_uv_event_loop(env, &loop); /* before the first copy: it may look things up */
     int r = fork_list_fds(&own_fds);
     if (r == 0)
         r = fork_prepare();
     if (r < 0)
         return fail(env, r, "prepare to fork");
+    if (often)
+        (void)image_take();
     r = fork_serve(CONTROL_FD, &copy);
     if (r < 0) {
         (void)fprintf(stderr, "the fork server cannot go on: %s\n", strerror(-r));
@@ -268,7 +288,7 @@ static bool read_all(int fd, void *bytes, size_t len)
     return true;
 }
 
-/* readFrame(fd): wait for one frame (u32le length, then UTF-8); null at end of file. */
+/* readFrame(fd): wait for one frame (u32le length, key, then UTF-8); null at end of file. */
 static napi_value do_read_frame(napi_env env, napi_callback_info info)
 {
     napi_value value[1], text = NULL;
@@ -277,7 +297,7 @@ static napi_value do_read_frame(napi_env env, napi_callback_info info)
     arguments(env, info, 1, value);
     int fd = (int)int_of(env, value[0]);
     (void)napi_get_null(env, &text);
-    if (!read_all(fd, head, sizeof head))
+    if (!read_all(fd, head, sizeof head) || !read_all(fd, frame_key, sizeof frame_key))
         return text;
     size_t len =
         (size_t)head[0] | (size_t)head[1] << 8 | (size_t)head[2] << 16 | (size_t)head[3] << 24;
@@ -290,6 +310,40 @@ static napi_value do_read_frame(napi_env env, napi_callback_info info)
     }
     free(bytes);
     return text;
+}
+
+static bool write_all(int fd, const char *bytes, size_t len)
+{
+    for (size_t gone = 0; gone < len;) {
+        ssize_t n = write(fd, bytes + gone, len - gone);
+        if (n < 0 && errno != EINTR)
+            return false;
+        gone += n > 0 ? (size_t)n : 0;
+    }
+    return true;
+}
+
+/* end(code, recycle, user_us, system_us): the job is over, its process is not.  The key says that it is not the job that says so. */
+static napi_value do_end(napi_env env, napi_callback_info info)
+{
+    napi_value value[4];
+    char line[256], key[2 * ZYGOTE_KEY_SIZE + 1];
+    bool recycle = true;
+
+    arguments(env, info, 4, value);
+    (void)napi_get_value_bool(env, value[1], &recycle);
+    for (size_t i = 0; i < ZYGOTE_KEY_SIZE; i++)
+        (void)snprintf(key + 2 * i, 3, "%02x", frame_key[i]);
+    int n =
+        snprintf(line, sizeof line,
+                 "{\"end\": {\"key\": \"%s\", \"code\": %d, \"recycle\": %s, \"user_us\": %lld, "
+                 "\"system_us\": %lld}}\n",
+                 key, (int)int_of(env, value[0]), recycle ? "true" : "false",
+                 (long long)int_of(env, value[2]), (long long)int_of(env, value[3]));
+    memset(frame_key, 0, sizeof frame_key);
+    if (!write_all(CONTROL_FD, line, (size_t)n))
+        _exit(0); /* nobody hears it */
+    return NULL;
 }
 
 /* write(fd, bytes): how many went, or -errno.  May wait; a signal ends the wait. */
@@ -405,6 +459,7 @@ static napi_value init(napi_env env, napi_value exports)
         { "lock", do_lock },
         { "dataBytes", do_data_bytes },
         { "readFrame", do_read_frame },
+        { "end", do_end },
         { "write", do_write },
         { "read", do_read },
         { "sleep", do_sleep },

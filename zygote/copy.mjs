@@ -1,6 +1,19 @@
 // copy.mjs - a copy's own life: warm up, lock the door, say READY, wait for one job, run it, end.
+import v8 from "node:v8";
+import vm from "node:vm";
+import { liveOn } from "./scope.mjs";
 
-// Math.random of a process that was copied: a xorshift of its own.
+const READY = JSON.stringify({ ready: {} });
+const STAY_MS = 1 << 30;
+
+// What is run before the first fork, and in a copy that has time.
+const WARM_UP = JSON.stringify({ code: "import json\nx = sum(i * i for i in range(1000))\njson.dumps({'a': x})", params: {}, rehearsal: true });
+const FAILURE = JSON.stringify({ code: "import traceback\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    traceback.format_exc()", params: {}, rehearsal: true });
+const REHEARSALS = 300; // after which WebAssembly is compiled as well as it will be
+
+const encoder = new TextEncoder();
+
+// Math.random of a process that was copied: a generator of its own (xoshiro128**).
 function reseedMath() {
   const words = crypto.getRandomValues(new Uint32Array(4));
   let a = words[0] | 1, b = words[1], c = words[2], d = words[3];
@@ -26,69 +39,61 @@ function capMemory(bytes) {
   };
 }
 
-const HEAP_GROWTH_MAX = 64 << 20;
-const WARM_UPS = 4; // what a spare does before its job comes: page faults that the job need not wait for
-const WARM_UP = JSON.stringify({ code: "import json\nx = sum(i * i for i in range(100))\njson.dumps({'a': x})", params: {} });
+// The limits at the head of a job's frame: [, memory, cpu]; 0 = none.
+const limitsIn = (frame) => /^\{"memory": (\d+), "cpu": (\d+),/.exec(frame).map(Number);
 
-export async function liveAsCopy(addon, interpreter, config, urgent) {
-  const { flag, io, end, run, interrupted, reseed, leave } = interpreter;
+// A job whose last words nobody hears.
+async function warmUp({ io, run, report }) {
+  report(await run(WARM_UP), (text) => io.writeAll(-1, encoder.encode(text + "\n")));
+}
 
-  setInterval(() => {}, 1 << 30); // the loop stays alive while a job awaits
+// What a copy will do, before the first fork.  A copy does not live long enough to be optimised; what Node, V8 and Python put off until
+// it is used, every copy would do anew; and a copy that collects garbage gets pages of its own that it would else share.
+export async function rehearse(addon, interpreter) {
+  const { py, run, reseed } = interpreter;
+  const play = async (times) => {
+    for (let i = 0; i < times; i++) await warmUp(interpreter);
+    await run(FAILURE);
+    reseedMath();
+    reseed();
+    clearInterval(setInterval(() => {}, STAY_MS));
+    limitsIn('{"memory": 0, "cpu": 0,');
+    addon.dataBytes();
+    addon.limit(0, 0);
+    process.cpuUsage();
+  };
+  v8.setFlagsFromString("--expose-gc");
+  const gc = vm.runInNewContext("gc");
+
+  await play(REHEARSALS);
+  py.runPython("import gc; gc.collect(); gc.freeze(); del gc");
+  gc();
+  await play(REHEARSALS / 3); // the pages that were freed are swept as they are used
+  gc({ type: "minor" });
+}
+
+// Serve; what follows serve() is a copy's life.
+export async function live(addon, interpreter, config) {
+  const { flag, io, run, interrupted, reseed, leave } = interpreter;
+
+  const urgent = addon.serve(config.isolation !== "instance");
+  setInterval(() => {}, STAY_MS); // the loop stays alive while a job awaits
   reseedMath();
   reseed();
-  for (let i = 0; i < (urgent ? 0 : WARM_UPS); i++) await run(WARM_UP);
-  end.error = end.result = null;
+  if (!urgent) await warmUp(interpreter); // page faults that the job need not wait for
   const data = addon.dataBytes();
   addon.onInterrupt(flag, () => {
     flag[0] = 0;
     interrupted();
   });
   if (config.sandbox !== "none") addon.lock();
-  io.emit(JSON.stringify({ ready: {} }));
+  io.emit(READY);
 
   if (config.isolation === "scope") return liveOn(addon, interpreter, config);
   const frame = addon.readFrame(3);
   if (frame === null) addon.exit(0); // not needed after all
-  const [, memory, cpu] = /^\{"memory": (\d+), "cpu": (\d+),/.exec(frame).map(Number);
+  const [, memory, cpu] = limitsIn(frame);
   addon.limit(memory > 0 ? data + memory : 0, cpu);
   if (memory > 0) capMemory(memory);
   leave(await run(frame));
-}
-
-// The properties of JavaScript's own prototypes, to see whether a job has changed one.
-const prototypes = [Object, Function, Array, Map, Set, Promise, Error, Uint8Array, ArrayBuffer, Date, String, Number, RegExp].map((kind) => kind.prototype);
-const takePicture = () => prototypes.map((prototype) => Object.getOwnPropertyDescriptors(prototype));
-const isAsBefore = (picture) =>
-  prototypes.every((prototype, i) => {
-    const names = Reflect.ownKeys(prototype), before = picture[i];
-    return names.length === Reflect.ownKeys(before).length &&
-      names.every((name) => {
-        const now = Object.getOwnPropertyDescriptor(prototype, name), then = before[name];
-        return then !== undefined && now.value === then.value && now.get === then.get && now.set === then.set;
-      });
-  });
-
-// Isolation `scope`: job after job, cleaned in between; what cannot be cleaned ends it.
-async function liveOn(addon, interpreter, config) {
-  const { py, flag, io, run, reseed, remember, tidy, report, leave } = interpreter;
-  const first = py._module.HEAPU8.length;
-
-  const picture = takePicture();
-  remember();
-  for (let jobs = 1; ; jobs++) {
-    const frame = addon.readFrame(3);
-    if (frame === null) addon.exit(0);
-    const before = process.cpuUsage();
-    const code = await run(frame);
-    const clean = await tidy();
-    if (addon.disarm()) leave(code); // mandor has ended it
-    const { user, system } = process.cpuUsage(before);
-    const grown = py._module.HEAPU8.length - first > HEAP_GROWTH_MAX;
-    const recycle = !clean || grown || !isAsBefore(picture) || jobs >= config.recycle_jobs;
-    const ended = report(code);
-    io.emit(JSON.stringify({ end: { code: ended, recycle, user_us: user, system_us: system } }));
-    if (recycle) addon.exit(0);
-    flag[0] = 0;
-    reseed();
-  }
 }

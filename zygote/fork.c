@@ -4,7 +4,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <linux/capability.h>
 #include <linux/sched.h>
 #include <sched.h>
@@ -306,8 +305,10 @@ static int become_user(struct fork_copy *copy)
 
     if ((request->flags & ZYGOTE_SET_USER) == 0)
         return 0;
-    if (setgroups(0, NULL) < 0 || setresgid(request->gid, request->gid, request->gid) < 0 ||
-        setresuid(request->uid, request->uid, request->uid) < 0)
+    /* Not by the C library: it would tell threads that a copy does not have. */
+    if (syscall(SYS_setgroups, 0, NULL) < 0 ||
+        syscall(SYS_setresgid, request->gid, request->gid, request->gid) < 0 ||
+        syscall(SYS_setresuid, request->uid, request->uid, request->uid) < 0)
         return -errno;
     return 0;
 }

@@ -5,6 +5,7 @@
 import fs from "node:fs";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
+import { Watch } from "./watch.mjs";
 
 const here = path.dirname(fileURLToPath(import.meta.url));
 const EINTR = 27; // emscripten's numbers
@@ -12,12 +13,13 @@ const EIO = 29;
 const EPIPE = 64;
 const NODE_EINTR = -4;
 const NODE_EPIPE = -32;
+const ERROR_MAX = 1 << 15; // code units, one or two a character: more than host.py leaves of a traceback
 
 // What Python sees as module `js` while Pyodide starts, and what Pyodide itself needs of it.
 const jsNames = ["Object", "Array", "Map", "Set", "Promise", "Error", "Uint8Array", "ArrayBuffer", "JSON", "Math", "Date",
   "setTimeout", "clearTimeout", "setInterval", "clearInterval"];
 
-// Standard modules that jobs use: what is not imported before the fork is compiled from source in every copy.
+// Standard modules that jobs use: what is not imported before the fork is imported in every copy.
 const standard = ["abc", "argparse", "array", "ast", "asyncio", "base64", "binascii", "bisect", "calendar", "cmath", "collections", "collections.abc",
   "colorsys", "concurrent.futures", "configparser", "contextlib", "contextvars", "copy", "csv", "dataclasses", "datetime", "decimal", "difflib",
   "email.mime.text", "email.mime.multipart", "enum", "fnmatch", "fractions", "functools", "glob", "graphlib", "gzip", "hashlib", "heapq", "hmac",
@@ -45,6 +47,19 @@ def _cut_off():
 _cut_off()
 del _cut_off
 `;
+
+// A module that no import finds, with builtins of its own.
+const loader = `
+def _load(source):
+    import builtins, types
+    module = types.ModuleType("<mandor>")
+    module.__builtins__ = dict(builtins.__dict__)
+    exec(compile(source, "<mandor>", "exec"), module.__dict__)
+    return module
+_load
+`;
+
+const nothing = { isatty: false, read: () => 0 };
 
 function channel(addon, py, flag) {
   const encoder = new TextEncoder();
@@ -126,7 +141,7 @@ export function cannotStart(error) {
   throw new Error(`Pyodide cannot be started: ${text}`);
 }
 
-async function loader() {
+async function findPyodide() {
   try {
     return (await import("pyodide")).loadPyodide;
   } catch (error) {
@@ -134,26 +149,44 @@ async function loader() {
   }
 }
 
+// The flag as Python looks at it: it reads, and then writes 0, whatever it has read.  A signal between the two would be lost.
+export function signalBuffer(flag) {
+  let seen = 0;
+  return {
+    get 0() {
+      return (seen = flag[0]);
+    },
+    set 0(value) {
+      if (seen !== 0) flag[0] = value;
+    },
+  };
+}
+
 export async function startInterpreter(addon, config) {
-  const loadPyodide = await loader();
-  const jsglobals = Object.fromEntries(jsNames.map((name) => [name, globalThis[name]]));
+  const loadPyodide = await findPyodide();
+  const watch = config.isolation === "scope" ? new Watch() : undefined;
+  const jsglobals = { ...Object.fromEntries(jsNames.map((name) => [name, globalThis[name]])), ...watch?.timers };
   const env = { HOME: "/home/pyodide", LANG: "C.UTF-8" };
   if (config.hash_seed !== undefined) env.PYTHONHASHSEED = String(config.hash_seed);
-  const py = await loadPyodide({ jsglobals, env, _sysExecutable: "/bin/python" }).catch(cannotStart);
+  const compiled = path.join(here, "stdlib.zip"); // compile_stdlib.mjs
+  const stdLibURL = fs.existsSync(compiled) ? compiled : undefined;
+  const py = await loadPyodide({ jsglobals, env, stdLibURL, _sysExecutable: "/bin/python" }).catch(cannotStart);
 
   const flag = new Uint8Array(1);
-  py.setInterruptBuffer(flag);
+  py.setInterruptBuffer(signalBuffer(flag));
   const io = channel(addon, py, flag);
   py.setStdout(io.output(1));
   py.setStderr(io.output(2));
-  py.setStdin(io.input);
+  py.setStdin(config.isolation === "scope" ? nothing : io.input); // many jobs have one pipe, which does not end with any of them
 
+  py.runPython("import atexit; atexit.register(int); atexit._run_exitfuncs()"); // compiled now, while nobody has registered anything
   await importAll(py, standard, true);
   installWheels(py, config.wheels ?? []);
   await importAll(py, config.preload ?? [], false);
 
   const end = { error: null, result: null };
-  const native = {
+  // What the job's half of the harness can call (host.py): nothing of it speaks for mandor.
+  const forJobs = {
     out: (proxy) => {
       const view = proxy.getBuffer("u8");
       try {
@@ -164,22 +197,31 @@ export async function startInterpreter(addon, config) {
       }
     },
     emit: (text) => void io.emit(text),
-    error: (text) => void (end.error = text),
-    result: (text) => void (end.result = text),
-    leave: (code) => leave(code),
     sleep: (ms) => void addon.sleep(ms),
     check: () => py.checkInterrupt(),
   };
+  const forKeeper = {
+    error: (text) => void (end.error = text),
+    result: (text) => void (end.result = text),
+    pause: () => watch?.pause(),
+    forget: () => watch?.forget(),
+    changed: () => watch.changed(),
+    touched: () => watch.touched(),
+    interrupted: () => interrupted(),
+    exited: (code) => leave(host.exited(code)),
+  };
+  for (const functions of [forJobs, forKeeper])
+    for (const one of Object.values(Object.freeze(functions))) if (typeof one === "function") Object.freeze(one);
 
   // The last words on the channel; returns the exit code.
-  function report(code) {
+  function report(code, emit = io.emit) {
     const { error, result } = end;
     end.error = end.result = null;
-    if (error !== null) io.emit(JSON.stringify({ error: error.slice(0, 16384) }));
+    if (error !== null) emit(JSON.stringify({ error: error.slice(0, ERROR_MAX).toWellFormed() }));
     else if (result !== null && result.length > config.result_max) {
-      io.emit(JSON.stringify({ over: result.length }));
+      emit(JSON.stringify({ over: result.length }));
       return 1;
-    } else if (result !== null) io.emit(`{"result": ${result}}`);
+    } else if (result !== null) emit(`{"result": ${result}}`);
     return code;
   }
 
@@ -188,44 +230,56 @@ export async function startInterpreter(addon, config) {
     addon.exit(report(code));
   }
 
-  py.FS.writeFile("/tmp/host.py", fs.readFileSync(path.join(here, "python", "host.py")));
-  const host = py.runPython(`
-def _load():
-    import types
-    with open("/tmp/host.py") as file:
-        code = compile(file.read(), "<mandor>", "exec")
-    host = types.ModuleType("<mandor>")
-    exec(code, host.__dict__)
-    return host.setup
-import os
-_setup = _load()
-os.unlink("/tmp/host.py")
-del _load, os
-_setup
-`);
-  py.globals.delete("_setup");
-  const runner = host(native);
-  host.destroy();
-  const run = runner.run;
-  const interrupted = runner.interrupted;
-  const reseed = runner.reseed;
-  const remember = runner.remember;
-  const tidy = runner.tidy;
+  const load = py.runPython(loader);
+  const source = (name) => fs.readFileSync(path.join(here, "python", name), "utf8");
+  const host = load(source("host.py"));
+  const keeper = load(source("keeper.py"));
+  load.destroy();
+  host.setup(forJobs, watch !== undefined);
+  const { run: runInTurn, start, interrupted: interruptAll, reseed, remember, tidy, settle } = keeper.setup(host, forKeeper);
+  const interrupted = () => {
+    watch?.pause();
+    interruptAll();
+  };
+  // Pyodide waits a turn of the loop before it calls what may wait in the middle; nothing is under way here that it could meet.
+  const runAtOnce = (frame) => {
+    const later = py._api.scheduleCallback;
+    py._api.scheduleCallback = (callback) => callback();
+    try {
+      return start.callPromising(frame);
+    } finally {
+      py._api.scheduleCallback = later;
+    }
+  };
+  // An interrupt may come before the job's first line, or after its last.
+  const run = async (frame) => {
+    try {
+      return await (watch === undefined ? runAtOnce : runInTurn)(frame);
+    } catch (error) {
+      if (!isInterrupt(error)) throw error;
+      return 1;
+    }
+  };
+  watch?.schedule(py);
   if (config.sandbox !== "none") {
     py.runPython(cutOff);
     sealPrototypes();
   }
 
-  guardFatal(py, addon, io);
-  return { py, flag, io, end, run, interrupted, reseed, remember, tidy, report, leave };
+  guardFatal(py, addon, io, interrupted);
+  return { py, flag, io, end, run, interrupted, reseed, remember, tidy, settle, report, leave, watch };
 }
 
+const isInterrupt = (error) => error?.type === "KeyboardInterrupt";
+
 // Pyodide's fatal errors settle no promise and print into standard output: say it on the channel, and die of it.
-function guardFatal(py, addon, io) {
+function guardFatal(py, addon, io, interrupted) {
   const die = (error) => {
-    const text = String(error?.message ?? error).split("\n")[0];
+    if (isInterrupt(error)) return void interrupted(); // of a callback before its own first line
+    const lines = String(error?.message ?? error).trim().split("\n");
+    const text = lines[0].startsWith("Traceback") ? lines.at(-1) : lines[0]; // Python says the exception last
     if (error?.name === "Exit" || error?.name === "ExitStatus") addon.exit(Number(error.status) || 0);
-    io.emit(JSON.stringify({ fatal: text.slice(0, 200) }));
+    io.emit(JSON.stringify({ fatal: text.slice(0, 200).toWellFormed().replaceAll("\0", " ") }));
     addon.abort();
   };
   py._api.fatal_error = die;

@@ -1,11 +1,10 @@
 // main.mjs - the fork server: Pyodide is started once, and every job gets a copy of this process.
 //
-//   read what to load ─▶ start Pyodide ─▶ import ─▶ warm up ─▶ {"ready"} ─▶ serve() ═▶ in each copy: copy.mjs
+//   read what to load ─▶ start Pyodide ─▶ import ─▶ rehearse ─▶ {"ready"} ─▶ serve() ═▶ in each copy: the rest of copy.mjs
 import { createRequire } from "node:module";
 
 // What each needs so that Python can wait for a promise in the middle of synchronous code (asyncio.run).
 const FLAGS = { 20: "--experimental-wasm-stack-switching", 22: "--experimental-wasm-jspi", 24: null };
-const WARM_UPS = 300;
 
 const encoder = new TextEncoder();
 let addon, refused = false;
@@ -13,7 +12,7 @@ let addon, refused = false;
 function refuse(text) {
   refused = true;
   if (addon === undefined) process.stderr.write(text + "\n");
-  else addon.send(encoder.encode(JSON.stringify({ failed: text.slice(0, 1000) })));
+  else addon.send(encoder.encode(JSON.stringify({ failed: text.slice(0, 1000).toWellFormed() })));
   process.exit(1);
 }
 
@@ -61,13 +60,9 @@ try {
   refuse(lines[0].startsWith("Traceback") ? lines.pop() : lines[0]);
 }
 
-// Code that was not optimised before the first fork never is: a copy does not live long enough.
-const warmUp = JSON.stringify({ code: "import json\nx = sum(i * i for i in range(1000))\njson.dumps({'a': x})", params: {} });
-for (let i = 0; i < WARM_UPS; i++) await interpreter.run(warmUp);
-const { liveAsCopy } = await import("./copy.mjs");
-
+const { live, rehearse } = await import("./copy.mjs");
+if (config.isolation !== "instance") await rehearse(addon, interpreter);
 addon.send(encoder.encode(JSON.stringify({
   ready: { node: process.versions.node, pyodide: interpreter.py.version, layers, memory: process.memoryUsage.rss() },
 })));
-const urgent = addon.serve();
-await liveAsCopy(addon, interpreter, config, urgent);
+await live(addon, interpreter, config);

@@ -42,8 +42,8 @@ enum mandor_stream { MANDOR_STDOUT = 1, MANDOR_STDERR = 2 };
 
 /* How it ended.  All text lives until the callback returns. */
 struct mandor_result {
-    const char *
-        cause; /* "exit", "signal", "timeout", "idle_timeout", "cancelled", "oom", "limit", "spawn", "sink", "protocol" */
+    /* "exit", "signal", "timeout", "idle_timeout", "cancelled", "oom", "limit", "spawn", "sink", "protocol". */
+    const char *cause;
     int exit_code;           /* -1 unless the leader exited by itself */
     int signal;              /* 0 unless a signal ended the leader */
     int core_dumped, forced; /* forced: SIGKILL was needed after the grace period */
@@ -82,7 +82,8 @@ MANDOR_EXPORT void mandor_close(struct mandor *mandor, void (*on_closed)(void *a
 MANDOR_EXPORT const char *mandor_containment(const struct mandor *mandor);
 
 /* Start a program.  job: one JSON object, as `mandor add --from` takes it (mandor(1)): exec, env, cwd, stdin, stdout, stderr, frame, timeout,
- * idle_timeout, kill_after, limits, …; what only means something in a queue is ignored.
+ * idle_timeout, kill_after, limits, …; what only means something in a queue is ignored.  stdin, stdout and stderr are on this machine: file:, auto:,
+ * null:, inline:; those that lead to other machines (s3:, http:, redis:, …) are the program's alone and refused.
  * callbacks: copied; on_ended must be there.  ret: may be NULL; valid until on_ended returns.
  * Returns 0 (on_ended will come), or -EINVAL with *err naming what is wrong in the job, -ENOSYS (a pool or python job) or another -errno. */
 MANDOR_EXPORT int mandor_spawn(struct mandor *mandor, const char *job,

@@ -10,7 +10,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "doc" / "faults.md"
 PY_TEST = re.compile(r"^\s*def (test_\w+)", re.M)
-C_TEST = re.compile(r"^(?:START_)?TEST\((\w+)", re.M)
+C_TEST = re.compile(r"^[A-Z]*_?TEST(?:_EACH)?\(\s*(\w+)", re.M)
 NUMBER = re.compile(r"(?<![A-Za-z0-9])R(\d{2,3})(?![0-9A-Za-z])")
 
 
@@ -31,15 +31,11 @@ def proofs():
                     add(number, path, name)
         elif path.suffix == ".c":
             source = path.read_text()
-            starts = [(match.start(), match.group(1)) for match in C_TEST.finditer(source)]
-            ends = [start for start, _ in starts[1:]] + [len(source)]
-            for (start, name), end in zip(starts, ends):
-                # A comment right above a test belongs to it.
+            for match in C_TEST.finditer(source):
+                start, name = match.start(), match.group(1)
+                # A comment right above a test belongs to it; it ends at the brace that stands alone.
                 above = re.search(r"/\*(?:(?!\*/).)*\*/\s*$", source[:start], re.S)
-                body = source[start:end]
-                trailing = re.search(r"/\*(?:(?!\*/).)*\*/\s*$", body, re.S)
-                body = body[:trailing.start()] if trailing else body
-                text = (above.group(0) if above else "") + body
+                text = (above.group(0) if above else "") + source[start:source.index("\n}", start)]
                 for number in re.findall(r"_R(\d+)", name) + NUMBER.findall(text):
                     add(number, path, name)
     return found

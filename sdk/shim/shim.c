@@ -290,8 +290,8 @@ static int handle(struct mandor_job *job, void *arg)
 {
     struct shim *shim = arg;
     size_t len = 0;
-    if (shim->pid > 0 && waitpid(shim->pid, NULL, WNOHANG) ==
-                             shim->pid) { /* it went between two jobs: nobody's fault */
+    /* It went between two jobs: nobody's fault. */
+    if (shim->pid > 0 && waitpid(shim->pid, NULL, WNOHANG) == shim->pid) {
         shim->pid = 0;
         (void)stop(shim, 0);
     }

@@ -39,24 +39,44 @@ static size_t written(int n, size_t size)
     return n < 0 ? 0 : MIN((size_t)n, size - 1);
 }
 
-int err_set(struct mandor_err *err, int code, enum mandor_fault fault, const char *fmt, ...)
+static int fill(struct mandor_err *err, int code, enum mandor_fault fault, bool describes,
+                const char *fmt, va_list args) PRINTF_LIKE(5, 0);
+
+static int fill(struct mandor_err *err, int code, enum mandor_fault fault, bool describes,
+                const char *fmt, va_list args)
 {
+    char text[2 * sizeof err->msg], words[80];
+
     if (err == NULL)
         return code;
-
-    char text[2 * sizeof err->msg], words[80];
-    va_list args;
-    va_start(args, fmt);
     size_t len = written(vsnprintf(text, sizeof text, fmt, args), sizeof text);
-    va_end(args);
-
-    if (fault == FAULT_HOST || fault == FAULT_REMOTE)
+    if (describes)
         len += written(
             snprintf(text + len, sizeof text - len, ": %s", describe(code, words, sizeof words)),
             sizeof text - len);
     err->code = code;
     err->fault = fault;
     store(err, text, len);
+    return code;
+}
+
+int err_set(struct mandor_err *err, int code, enum mandor_fault fault, const char *fmt, ...)
+{
+    va_list args;
+
+    va_start(args, fmt);
+    (void)fill(err, code, fault, fault == FAULT_HOST || fault == FAULT_REMOTE, fmt, args);
+    va_end(args);
+    return code;
+}
+
+int err_say(struct mandor_err *err, int code, enum mandor_fault fault, const char *fmt, ...)
+{
+    va_list args;
+
+    va_start(args, fmt);
+    (void)fill(err, code, fault, false, fmt, args);
+    va_end(args);
     return code;
 }
 
@@ -85,25 +105,6 @@ void err_clear(struct mandor_err *err)
 {
     if (err != NULL)
         *err = (struct mandor_err){ 0 };
-}
-
-const char *err_fault_name(enum mandor_fault fault)
-{
-    switch (fault) {
-    case MANDOR_FAULT_NONE:
-        return "none";
-    case MANDOR_FAULT_CALLER:
-        return "caller";
-    case MANDOR_FAULT_JOB:
-        return "job";
-    case MANDOR_FAULT_REMOTE:
-        return "remote";
-    case MANDOR_FAULT_HOST:
-        return "host";
-    case MANDOR_FAULT_BUG:
-        return "bug";
-    }
-    return "?";
 }
 
 int err_exit_code(const struct mandor_err *err)

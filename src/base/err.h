@@ -18,14 +18,15 @@
 int err_set(struct mandor_err *err, int code, enum mandor_fault fault, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
 
+/* The same, but the message is whole as it is: a server's words, or a library's, that leave the system's nothing to add. */
+int err_say(struct mandor_err *err, int code, enum mandor_fault fault, const char *fmt, ...)
+    PRINTF_LIKE(4, 5);
+
 /* Put "context: " before the message that is already there; code and fault are kept.
  * Returns code. */
 int err_wrap(struct mandor_err *err, int code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
 void err_clear(struct mandor_err *err);
-
-/* "caller", "job", "remote", "host", "bug". */
-const char *err_fault_name(enum mandor_fault fault);
 
 /* The exit code of a command that ends with this error: CALLER 2, JOB 1, others 125; a few codes
  * have a place of their own: -ENOENT with CALLER is 3 (not found), -EBUSY with CALLER is 4 (refused

@@ -10,18 +10,24 @@
 #include <stdio.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 
 #define CHUNK_BYTES ((size_t)PIPE_BUF)
+/* A first line waits so long for others: a write for each costs more than what it says. */
+#define GATHER_NS   1000000
 
 /* head and tail count every byte that ever came and went. */
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t more;
+    pthread_cond_t more, hurry;
     pthread_t thread;
     bool running, stopping; /* under lock */
+    bool idle, hurried;     /* under lock: the writer waits for a line; somebody waits for it */
     size_t head, tail;      /* under lock */
     char bytes[ERROUT_BYTES];
-} ring = { .lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER };
+} ring = { .lock = PTHREAD_MUTEX_INITIALIZER,
+           .more = PTHREAD_COND_INITIALIZER,
+           .hurry = PTHREAD_COND_INITIALIZER };
 
 static atomic_size_t pending; /* bytes that are not written yet */
 static atomic_bool stuck;     /* errout_stop() gave up */
@@ -37,31 +43,32 @@ void errout_add_lost(unsigned count)
     atomic_fetch_add(&lost, count);
 }
 
-/* All of it, however long that takes.  false: it cannot be written. */
-static bool write_all(const char *bytes, size_t len)
-{
-    while (len > 0) {
-        ssize_t n = RETRY_EINTR(write(STDERR_FILENO, bytes, len));
-        if (n < 0 && errno == EAGAIN) { /* somebody else made it non-blocking */
-            (void)poll(&(struct pollfd){ .fd = STDERR_FILENO, .events = POLLOUT }, 1, 1000);
-            continue;
-        }
-        if (n < 0)
-            return false;
-        bytes += n;
-        len -= (size_t)n;
-    }
-    return true;
-}
-
 /* ---- the writer thread ---- */
+
+/* Under lock.  There is something to write, or no more is to come. */
+static void wait_for_lines(void)
+{
+    struct timespec until;
+
+    if (ring.head != ring.tail)
+        return;
+    ring.idle = true;
+    while (ring.head == ring.tail && !ring.stopping)
+        (void)pthread_cond_wait(&ring.more, &ring.lock);
+    ring.idle = false;
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += GATHER_NS;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    if (!ring.hurried && !ring.stopping)
+        (void)pthread_cond_clockwait(&ring.hurry, &ring.lock, CLOCK_MONOTONIC, &until);
+}
 
 /* Take what one write can carry, whole lines if there is one.  Returns its length; 0 = the end. */
 static size_t take(char chunk[static CHUNK_BYTES])
 {
     (void)pthread_mutex_lock(&ring.lock);
-    while (ring.head == ring.tail && !ring.stopping)
-        (void)pthread_cond_wait(&ring.more, &ring.lock);
+    wait_for_lines();
     size_t len = MIN(ring.head - ring.tail, CHUNK_BYTES), at = ring.tail % ERROUT_BYTES;
     size_t first = MIN(len, ERROUT_BYTES - at);
     memcpy(chunk, ring.bytes + at, first);
@@ -88,7 +95,7 @@ static void *run(void *arg)
     char chunk[CHUNK_BYTES];
 
     for (size_t len; (len = take(chunk)) > 0; atomic_fetch_sub(&pending, len))
-        if (!write_all(chunk, len)) /* nobody reads any more, a full disk */
+        if (file_write_all(STDERR_FILENO, chunk, len) < 0) /* nobody reads any more, a full disk */
             errout_add_lost(lines_of(chunk, len));
     return arg;
 }
@@ -113,11 +120,21 @@ int errout_start(void)
     return r;
 }
 
+static void set_hurry(bool hurried)
+{
+    (void)pthread_mutex_lock(&ring.lock);
+    ring.hurried = hurried;
+    (void)pthread_cond_signal(&ring.hurry);
+    (void)pthread_mutex_unlock(&ring.lock);
+}
+
 void errout_flush(int ms)
 {
+    set_hurry(true);
     for (int64_t end = clock_mono_ms() + ms; atomic_load(&pending) > 0 && clock_mono_ms() < end;
          (void)poll(NULL, 0, 1))
         continue;
+    set_hurry(false);
 }
 
 void errout_stop(int ms)
@@ -151,7 +168,8 @@ static bool enqueue(const char *bytes, size_t len)
     memcpy(ring.bytes, bytes + first, len - first);
     ring.head += len;
     atomic_fetch_add(&pending, len);
-    (void)pthread_cond_signal(&ring.more);
+    if (ring.idle)
+        (void)pthread_cond_signal(&ring.more);
     return true;
 }
 

@@ -68,6 +68,87 @@ int json_parse(const char *text, size_t len, json_t **ret, struct mandor_err *er
     return 0;
 }
 
+/* The length of the string that begins at text[0], quotes included. */
+static size_t string_len(const char *text, size_t len)
+{
+    size_t at = 1;
+
+    while (at < len && text[at] != '"')
+        at += text[at] == '\\' ? 2 : 1;
+    return MIN(at + 1, len);
+}
+
+/* Copy JSON so that integers of INTEGER_DIGITS and more are written as reals. */
+static int widen(struct buf *buf, const char *text, size_t len)
+{
+    enum { INTEGER_DIGITS = 19 }; /* fewer are always within 64 bits */
+    int r = 0;
+
+    for (size_t at = 0, n; r == 0 && at < len; at += n) {
+        if (text[at] == '"') {
+            n = string_len(text + at, len - at);
+            r = buf_add(buf, text + at, n);
+            continue;
+        }
+        n = text[at] == '-';
+        while (at + n < len && text[at + n] >= '0' && text[at + n] <= '9')
+            n++;
+        bool real = at + n < len && strchr(".eE", text[at + n]) != NULL;
+        bool part = at > 0 && strchr(".eE+-", text[at - 1]) != NULL; /* of another number */
+        bool wide = n - (text[at] == '-') >= INTEGER_DIGITS && !real && !part;
+        n = MAX(n, (size_t)1);
+        r = buf_add(buf, text + at, n);
+        if (r == 0 && wide)
+            r = buf_add(buf, ".0", 2);
+    }
+    return r;
+}
+
+/* The code unit of the escape \uXXXX that begins at text[0]; -1: that is none. */
+static int escaped_unit(const char *text, size_t len)
+{
+    char digits[5] = { 0 };
+
+    if (len < 6 || text[0] != '\\' || text[1] != 'u')
+        return -1;
+    memcpy(digits, text + 2, 4);
+    return strspn(digits, "0123456789abcdefABCDEF") == 4 ? (int)strtol(digits, NULL, 16) : -1;
+}
+
+bool json_mend_surrogates(char *text, size_t len)
+{
+    bool mended = false;
+
+    for (size_t at = 0, n; at < len; at += n) {
+        int unit = escaped_unit(text + at, len - at);
+        bool high = unit >= 0xd800 && unit < 0xdc00, low = unit >= 0xdc00 && unit < 0xe000;
+        int next = high ? escaped_unit(text + at + 6, len - at - 6) : -1;
+        bool pair = next >= 0xdc00 && next < 0xe000;
+
+        n = pair ? 12 : unit >= 0 ? 6 : text[at] == '\\' ? 2 : 1;
+        if (low || (high && !pair)) {
+            memcpy(text + at, "\\uFFFD", 6);
+            mended = true;
+        }
+    }
+    return mended;
+}
+
+json_t *json_load_foreign(const char *text, size_t len, json_error_t *why)
+{
+    const size_t flags = JSON_DECODE_ANY | JSON_ALLOW_NUL;
+    SCOPED_BUF tamed = { 0 };
+
+    json_t *json = json_loadb(text, len, flags, why);
+    if (json != NULL)
+        return json;
+    SCOPED_FREE char *valid = json_utf8_lossy(text, len, NULL);
+    if (valid == NULL || widen(&tamed, valid, strlen(valid)) < 0 || tamed.data == NULL)
+        return NULL;
+    (void)json_mend_surrogates(tamed.data, tamed.len);
+    return json_loadb(tamed.data, tamed.len, flags, why);
+}
+
 /* jansson's own writer is not used: out of memory it may leave a key out ({":1}), 0.2 becomes 0.20000000000000001, and it
  * hands over a few bytes at a time. */
 

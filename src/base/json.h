@@ -19,6 +19,15 @@ static inline void json_decref_cleanup_(json_t **json)
  * Returns 0 (*ret is a new reference) or -EINVAL with line, column and byte offset in *err, or -ENOMEM. */
 MUST_CHECK int json_parse(const char *text, size_t len, json_t **ret, struct mandor_err *err);
 
+/* In JSON text, make U+FFFD of each escape that is half a surrogate pair: strings of JavaScript and Python may hold one, UTF-8 cannot.
+ * Returns whether there was one. */
+bool json_mend_surrogates(char *text, size_t len);
+
+/* Any JSON that another system wrote: numbers too long for 64 bits become reals, what is not Unicode becomes U+FFFD, of a key that is
+ * there twice the last one counts.
+ * New reference, or NULL and *why. */
+json_t *json_load_foreign(const char *text, size_t len, json_error_t *why);
+
 /* Append the compact text of json, members in their order.  0 or -ENOMEM, also for NULL: what a failed json_…() left. */
 MUST_CHECK int json_write(struct buf *buf, const json_t *json);
 /* Append text, which is UTF-8, as a JSON string.  0 or -ENOMEM. */

@@ -21,6 +21,7 @@ void log_event(enum log_level level, const char *job, int64_t attempt, const cha
 #define log_warn(...)  log_event(LOG_WARN, NULL, -1, __VA_ARGS__)
 #define log_error(...) log_event(LOG_ERROR, NULL, -1, __VA_ARGS__)
 
+/* Debug lines by topic, as MANDOR_DEBUG says or SIGUSR2 has toggled. */
 bool log_debug_on(const char *topic);
 void log_debug_line(const char *topic, const char *fmt, ...) PRINTF_LIKE(2, 3);
 #define log_debug(topic, ...)                   \

@@ -7,8 +7,8 @@
 
 #define SUB_BITS 4
 #define SUB      (1u << SUB_BITS)
-#define BUCKETS \
-    ((63 - SUB_BITS) * SUB + SUB) /* leading bit up to 62: int64_t is not negative here */
+/* Leading bit up to 62: int64_t is not negative here. */
+#define BUCKETS  ((63 - SUB_BITS) * SUB + SUB)
 
 struct histogram {
     int64_t count, max;

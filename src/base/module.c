@@ -130,9 +130,8 @@ static const struct module *open_file(const char *name, struct mandor_err *err)
         return NULL;
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (handle == NULL) {
-        (void)err_set(err, -ELIBACC, FAULT_CALLER, "module '%s' cannot be loaded: %s", name,
+        (void)err_say(err, -ELIBACC, FAULT_HOST, "module '%s' cannot be loaded: %s", name,
                       dlerror());
-        err->fault = FAULT_HOST; /* the loader's words say it all: no strerror() behind them */
         return NULL;
     }
     const struct module *module = dlsym(handle, "mandor_module");

@@ -1,8 +1,9 @@
 /* zone.c - contract in zone.h. */
 #include "base/zone.h"
 
-#include <fcntl.h>
 #include <stdio.h>
+
+#include "base/file.h"
 
 #define ZONE_FILE_MAX ((size_t)1 << 20)
 
@@ -387,27 +388,6 @@ struct zone *zone_free(struct zone *zone)
     return NULL;
 }
 
-static int read_file(const char *path, char **ret, size_t *ret_len)
-{
-    SCOPED_FD fd = RETRY_EINTR(open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
-    SCOPED_FREE char *bytes = malloc(ZONE_FILE_MAX);
-    size_t len = 0;
-
-    if (fd < 0 || bytes == NULL)
-        return fd < 0 ? -errno : -ENOMEM;
-    for (;;) {
-        ssize_t n = RETRY_EINTR(read(fd, bytes + len, ZONE_FILE_MAX - len));
-        if (n < 0)
-            return -errno;
-        if (n == 0)
-            break;
-        len += (size_t)n;
-    }
-    *ret = STEAL(bytes);
-    *ret_len = len;
-    return 0;
-}
-
 static bool valid_name(const char *name)
 {
     return name[0] != '\0' && name[0] != '/' && strstr(name, "..") == NULL && strlen(name) < 256;
@@ -428,8 +408,7 @@ int zone_load(const char *name, struct zone **ret, struct mandor_err *err)
     const char *tz = name != NULL ? name : getenv("TZ");
     const char *dir = getenv("TZDIR");
     char path[4096];
-    SCOPED_FREE char *bytes = NULL;
-    size_t len = 0;
+    SCOPED_BUF bytes = { 0 };
 
     if (tz != NULL && tz[0] == ':')
         tz++;
@@ -445,11 +424,11 @@ int zone_load(const char *name, struct zone **ret, struct mandor_err *err)
     else
         (void)snprintf(path, sizeof path, "%s/%s", dir != NULL ? dir : "/usr/share/zoneinfo", tz);
 
-    int r = read_file(path, &bytes, &len);
+    int r = file_read(path, ZONE_FILE_MAX, true, &bytes);
     if (r == -ENOENT && tz == NULL)
         return utc(ret);
     if (r == 0)
-        r = zone_parse(bytes, len, ret);
+        r = zone_parse(bytes.data, bytes.len, ret);
     if (r == -ENOENT || r == -EISDIR || r == -ENOTDIR)
         return err_set(err, -ENOENT, FAULT_CALLER,
                        "time zone '%s' is not known on this machine (Debian package tzdata)", tz);

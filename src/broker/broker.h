@@ -47,22 +47,24 @@ enum broker_op {
     BROKER_OPS
 };
 
+#define BROKER_ID_SIZE 200 /* of a job's id where it is not malloc'ed */
+
 /* A job as a worker holds it. */
 struct lease {
     char *id;        /* malloc'ed */
     char *queue;     /* malloc'ed */
     char *spec_text; /* malloc'ed JSON */
-    bool
-        bare; /* spec_text is another system's data: the queue's binding says what to do with them */
-    char *
-        own_id; /* malloc'ed; what {id} stands for where ids are unique in a queue only; NULL = id */
+    /* spec_text is another system's data: the queue's binding says what to do with them. */
+    bool bare;
+    /* malloc'ed; what {id} stands for where ids are unique in a queue only; NULL = id. */
+    char *own_id;
     char *name;   /* malloc'ed; what its producer called the job, or NULL */
     bool started; /* the lease was its BROKER_START as well: attempt is the token, run it now */
-    int64_t
-        attempt; /* the token once BROKER_START is done; before that the number of starts so far */
+    /* The token once BROKER_START is done; before that the number of starts so far. */
+    int64_t attempt;
     int64_t attempts_used, put_backs;
-    int64_t
-        attempts; /* how many it may have, when the broker alone says so; 0 = as the job or its queue says */
+    /* How many it may have, when the broker alone says so; 0 = as the job or its queue says. */
+    int64_t attempts;
     int64_t created_ms; /* wall clock */
 };
 void lease_done(struct lease *lease); /* free what it holds */
@@ -78,7 +80,7 @@ struct broker_req {
             const struct spec *const *specs; /* borrowed until done */
             size_t count;
             struct broker_added {
-                char id[64];
+                char id[BROKER_ID_SIZE];
                 bool existing; /* the unique key was taken: id is the other job's */
             } * added;         /* room for count, the caller's */
             bool served;       /* out: a live worker serves (all of) these queues */
@@ -93,24 +95,24 @@ struct broker_req {
             const struct lease_queue {
                 const char *name;
                 size_t max, start; /* of want, of start */
-                int64_t
-                    attempts; /* what a job gets that does not say itself how many it may have; 0 = as it was added */
+                /* What a job gets that does not say itself how many it may have; 0 = as it was added. */
+                int64_t attempts;
             } * queues;
             size_t queue_count;   /* 0 = all queues that the broker has */
             struct lease *leases; /* out: room for want, the caller's; each ended by lease_done() */
             size_t count;         /* out */
-            int64_t
-                next_due_ms; /* out: ms until the next delayed job of these queues is due; -1 = none */
-            bool
-                drained; /* out: no job of these unpaused queues is waiting, active (anywhere) or due for retry */
+            /* Out: ms until the next delayed job of these queues is due; -1 = none. */
+            int64_t next_due_ms;
+            /* Out: no job of these unpaused queues is waiting, active (anywhere) or due for retry. */
+            bool drained;
         } lease;
         struct {
             const char *id;
             int64_t attempt; /* in: as leased; out: the token of this start */
-            int64_t
-                attempts; /* in: how many it may have, its queue's default included; 0 = as it was added */
-            bool
-                cancelled; /* out: cancel was asked for before the start: do not run, settle as cancelled */
+            /* In: how many it may have, its queue's default included; 0 = as it was added. */
+            int64_t attempts;
+            /* Out: cancel was asked for before the start: do not run, settle as cancelled. */
+            bool cancelled;
         } start;
         struct {
             const struct lease_ref {
@@ -119,15 +121,15 @@ struct broker_req {
             } * refs; /* everything that this worker holds */
             size_t count;
             unsigned char *flags; /* out, room for count: RENEW_LOST, RENEW_CANCEL */
-            int64_t
-                left_ms; /* out: how long those that are not lost hold, counted from when this was submitted (so never too long) */
+            /* Out: how long those that are not lost hold, counted from when this was submitted (so never too long). */
+            int64_t left_ms;
         } renew;
         /* Asked before anything becomes visible outside of the record (I7).  Extends the lease; the commit ends within it. */
         struct {
             const char *id;
             int64_t attempt; /* -ESTALE: refused, no longer ours */
-            int64_t
-                left_ms; /* out: how long the lease holds, counted from when this was submitted (so never too long) */
+            /* Out: how long the lease holds, counted from when this was submitted (so never too long). */
+            int64_t left_ms;
         } begin_settle;
         struct {
             const char *id, *queue;
@@ -138,8 +140,8 @@ struct broker_req {
             const char *record;
             const struct verdict *verdict;
             const json_t *result; /* NULL = none */
-            const json_t
-                *again; /* what it waits for, when it asked to be run again; NULL = it did not */
+            /* What it waits for, when it asked to be run again; NULL = it did not. */
+            const json_t *again;
             int64_t started_ms, finished_ms; /* wall clock */
             const void *out, *errout; /* inline output of auto: sinks, borrowed; NULL = none */
             size_t out_len, errout_len;
@@ -157,8 +159,8 @@ struct broker_req {
             const char *containment; /* the slot's name (contain.h), NULL = unchanged */
         } phase;
         struct {
-            const char
-                *id; /* no lease is checked: an attempt that has lost its own is told to stop */
+            /* No lease is checked: an attempt that has lost its own is told to stop. */
+            const char *id;
             const char *kind; /* "progress", "data": value is JSON text; "log": text */
             const char *value;
         } note;
@@ -174,6 +176,7 @@ struct broker_req {
             const char *containment; /* base containments of the worker, as text (contain.h) */
             const char *queues;      /* JSON array text, [] = all */
             int64_t lease_ms;        /* how long a lease holds without renewal; 0 = 30 s */
+            int64_t wait_ms; /* how long a server may take to answer; 0 = as for any request */
         } reg;
         struct {
             const char *id;
@@ -209,8 +212,9 @@ struct broker_req {
             bool paused;
         } pause;
         struct {
-            json_t *
-                stats; /* out: {"queues": {NAME: {waiting, delayed, active, completed, failed, cancelled, paused, oldest_waiting_ms}}, "workers": […]} */
+            /* Out: {"queues": {NAME: {waiting, delayed, active, completed, failed, cancelled, paused, oldest_waiting_ms}},
+             * "workers": […]}. */
+            json_t *stats;
         } stats;
     };
     struct list node; /* the broker's */
@@ -236,6 +240,11 @@ MUST_CHECK int broker_prepare(const char *url, char **ret_data_dir, struct mando
 /* Everything submitted is carried out first; on_closed (NULL allowed) runs last, then the broker is gone. */
 void broker_close(struct broker *broker, void (*on_closed)(void *arg), void *arg);
 
+/* Can this job be added there?  An id of its own and `lifo` are not for all brokers, nor is each id and priority for those that have them.
+ * No I/O.  0, or -EINVAL (FAULT_CALLER) with *err naming the option. */
+MUST_CHECK int broker_check_spec(const struct broker *broker, const struct spec *spec,
+                                 struct mandor_err *err);
+
 void broker_submit(struct broker *broker, struct broker_req *req);
 /* Submit and run the loop until it is done; returns req->status. */
 int broker_wait(struct broker *broker, struct broker_req *req);
@@ -244,6 +253,8 @@ int broker_wait(struct broker *broker, struct broker_req *req);
 bool broker_takes_notes(const struct broker *broker);
 /* Do its leases start jobs (lease.start)? */
 bool broker_starts_leases(const struct broker *broker);
+/* Is it worth having two BROKER_LEASE under way at once?  (It is elsewhere, and works for one while the jobs of the other run.) */
+bool broker_leases_overlap(const struct broker *broker);
 
 /* Where this broker keeps files of jobs and workers on this machine: "<db>.d" for sqlite; for brokers elsewhere
  * a directory below $XDG_STATE_HOME/mandor.  Absolute; lives as long as the broker. */

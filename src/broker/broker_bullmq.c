@@ -4,11 +4,12 @@
 #include <stdio.h>
 #include <sys/random.h>
 
-#include "base/clock.h"
+#include "base/hex.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "base/units.h"
 #include "broker/bullmq.h"
-#include "broker/remote.h"
+#include "broker/data_dir.h"
 
 #define STALLED_MS 30000
 
@@ -64,44 +65,14 @@ static int get_keep(const struct redis_url *url, const char *key, struct bullmq_
     return ret->given ? get_count(url, key, &ret->count, err) : 0;
 }
 
-static int check_keys(const struct redis_url *url, struct mandor_err *err)
-{
-    static const char *const known[] = {
-        "prefix",
-        "name",
-        "lock",
-        "stalled_interval",
-        "max_stalled",
-        "max_started",
-        "limiter_max",
-        "metrics",
-        "limiter_duration",
-        "remove_on_complete",
-        "remove_on_fail",
-        "ca",
-        "cert",
-        "key",
-        "sni",
-        "tls_key",
-        "db",
-    };
-
-    for (size_t i = 0; i < url->param_count; i++) {
-        bool found = false;
-        for (size_t j = 0; j < ARRAY_LEN(known); j++)
-            found = found || str_eq(url->params[i].key, known[j]);
-        if (!found)
-            return err_set(err, -EINVAL, FAULT_CALLER,
-                           "broker '%s': '%s' is not known, expected one of prefix, name, lock, "
-                           "stalled_interval, max_stalled, max_started, limiter_max, "
-                           "limiter_duration, metrics, remove_on_complete, remove_on_fail",
-                           url->text, url->params[i].key);
-    }
-    return 0;
-}
-
 static int read_settings(struct bullmq *mq, struct mandor_err *err)
 {
+    static const char *const own[] = { "prefix",        "name",
+                                       "lock",          "stalled_interval",
+                                       "max_stalled",   "max_started",
+                                       "limiter_max",   "limiter_duration",
+                                       "metrics",       "remove_on_complete",
+                                       "remove_on_fail" };
     const struct redis_url *url = &mq->url;
     struct bullmq_settings *settings = &mq->settings;
     const char *prefix = redis_url_param(url, "prefix"), *name = redis_url_param(url, "name");
@@ -114,7 +85,8 @@ static int read_settings(struct bullmq *mq, struct mandor_err *err)
     settings->name = name != NULL && name[0] != '\0' ? strdup(name) : NULL;
     if (settings->prefix == NULL)
         return err_set(err, -ENOMEM, FAULT_HOST, "open broker");
-    if ((r = check_keys(url, err)) < 0 || (r = get_ms(url, "lock", &settings->lock_ms, err)) < 0 ||
+    if ((r = redis_url_check_params(url, own, ARRAY_LEN(own), err)) < 0 ||
+        (r = get_ms(url, "lock", &settings->lock_ms, err)) < 0 ||
         (r = get_ms(url, "stalled_interval", &settings->stalled_ms, err)) < 0 ||
         (r = get_count(url, "max_stalled", &settings->max_stalled, err)) < 0 ||
         (r = get_count(url, "max_started", &settings->max_started, err)) < 0 ||
@@ -184,29 +156,31 @@ static void answer_all(struct bullmq *mq)
     }
 }
 
-/* An answer may lead to further requests, and these to answers: all of it is this turn's. */
-static void on_turn(uv_check_t *check)
+/* What goes to the server is on its way before answers are acted upon: it works while our jobs start. */
+static void on_turn(uv_prepare_t *turn)
 {
-    struct bullmq *mq = check->data;
+    struct bullmq *mq = turn->data;
 
-    do {
+    (void)uv_prepare_stop(turn);
+    if (!bullmq_flush(mq))
         answer_all(mq);
-        bullmq_flush(mq);
-    } while (!list_empty(&mq->answers));
-    (void)uv_check_stop(check);
-    (void)uv_idle_stop(&mq->awake);
+    if (!list_empty(&mq->answers))
+        bullmq_turn(mq);
 }
 
-static void on_awake(uv_idle_t *idle)
+/* Others that wait for the end of the turn run in this phase too: what they ask for goes along. */
+static void on_awake(uv_idle_t *awake)
 {
-    (void)idle;
+    struct bullmq *mq = awake->data;
+
+    (void)uv_idle_stop(awake);
+    (void)uv_prepare_start(&mq->turn, on_turn);
 }
 
 void bullmq_turn(struct bullmq *mq)
 {
     if (mq->closing)
         return;
-    (void)uv_check_start(&mq->turn, on_turn);
     (void)uv_idle_start(&mq->awake, on_awake);
 }
 
@@ -214,7 +188,7 @@ void bullmq_answer(struct bullmq *mq, struct broker_req *req, int status)
 {
     req->status = status;
     if (status == -ESTALE && req->err.code == 0)
-        (void)err_set(&req->err, status, FAULT_REMOTE, "the job is not ours any more");
+        (void)err_say(&req->err, status, FAULT_REMOTE, "the job is not ours any more");
     list_push_back(&mq->answers, &req->node);
     bullmq_turn(mq);
 }
@@ -225,14 +199,6 @@ void bullmq_fail(struct bullmq *mq, struct broker_req *req, int status,
     if (&req->err != err)
         req->err = *err;
     bullmq_answer(mq, req, status);
-}
-
-double bullmq_random01(struct bullmq *mq)
-{
-    mq->random ^= mq->random >> 12; /* xorshift64*: jitter needs spread, not secrecy */
-    mq->random ^= mq->random << 25;
-    mq->random ^= mq->random >> 27;
-    return (double)((mq->random * 2685821657736338717u) >> 11) / 9007199254740992.0;
 }
 
 /* ---- requests ---- */
@@ -283,19 +249,23 @@ static void free_held(void *value, void *arg)
 
 static void free_bullmq(struct bullmq *mq)
 {
+    LIST_FOREACH(end, &mq->taken, struct bullmq_end, node)
+        bullmq_end_free(end);
     for (size_t i = 0; i < mq->queue_count; i++)
         free_queue(mq->queues[i]);
     free(mq->queues);
     if (mq->held != NULL)
         hash_each(mq->held, free_held, NULL);
     mq->held = hash_free(mq->held);
+    mq->taken_by_id = hash_free(mq->taken_by_id);
     free(mq->settings.prefix);
     free(mq->settings.name);
     redis_url_done(&mq->url);
     free(mq);
 }
 
-void bullmq_part_closed(void *arg)
+/* Of mq->open. */
+static void on_part_closed(void *arg)
 {
     struct bullmq *mq = arg;
 
@@ -308,13 +278,13 @@ void bullmq_part_closed(void *arg)
 
 static void on_turn_closed(uv_handle_t *handle)
 {
-    bullmq_part_closed(handle->data);
+    on_part_closed(handle->data);
 }
 
 static void on_timer_closed(uv_handle_t *handle)
 {
     struct bullmq_queue *queue = handle->data;
-    bullmq_part_closed(queue->mq);
+    on_part_closed(queue->mq);
 }
 
 static void close_queue(struct bullmq_queue *queue)
@@ -322,7 +292,7 @@ static void close_queue(struct bullmq_queue *queue)
     if (queue->timer_open)
         uv_close((uv_handle_t *)&queue->timer, on_timer_closed);
     if (queue->waiter != NULL)
-        redis_close(queue->waiter, bullmq_part_closed, queue->mq);
+        redis_close(queue->waiter, on_part_closed, queue->mq);
     LIST_FOREACH(end, &queue->ends, struct bullmq_end, node)
         bullmq_end_free(end);
     list_init(&queue->ends);
@@ -337,9 +307,10 @@ static void close_now(struct bullmq *mq)
     uv_close((uv_handle_t *)&mq->turn, on_turn_closed);
     uv_close((uv_handle_t *)&mq->awake, on_turn_closed);
     uv_close((uv_handle_t *)&mq->renew_timer, on_turn_closed);
+    uv_close((uv_handle_t *)&mq->stalled_timer, on_turn_closed);
     if (mq->ears != NULL)
-        redis_close(mq->ears, bullmq_part_closed, mq);
-    redis_close(mq->calls, bullmq_part_closed, mq);
+        redis_close(mq->ears, on_part_closed, mq);
+    redis_close(mq->calls, on_part_closed, mq);
 }
 
 static bool busy(const struct bullmq *mq)
@@ -351,13 +322,12 @@ static bool busy(const struct bullmq *mq)
 }
 
 /* Jobs that were given back are still under way. */
-static void on_last_turn(uv_check_t *check)
+static void on_last_turn(uv_prepare_t *turn)
 {
-    struct bullmq *mq = check->data;
+    struct bullmq *mq = turn->data;
 
     answer_all(mq);
-    bullmq_flush(mq);
-    (void)uv_idle_stop(&mq->awake);
+    (void)bullmq_flush(mq);
     if (!busy(mq))
         close_now(mq);
 }
@@ -370,8 +340,8 @@ static void bullmq_close(struct broker *broker)
         close_now(mq);
         return;
     }
-    (void)uv_check_stop(&mq->turn);
-    (void)uv_check_start(&mq->turn, on_last_turn);
+    (void)uv_prepare_stop(&mq->turn);
+    (void)uv_prepare_start(&mq->turn, on_last_turn);
     (void)uv_idle_start(&mq->awake, on_awake);
 }
 
@@ -385,9 +355,30 @@ static void on_message(void *arg, const char *channel, const char *payload, size
         bullmq_hear_cancel(mq, channel, id);
 }
 
+static void on_up(void *arg)
+{
+    struct bullmq *mq = arg;
+
+    if (mq->was_up && !mq->closing) {
+        bullmq_settle_again(mq);
+        bullmq_renew_locks(mq);
+    }
+    mq->was_up = true;
+}
+
+static void on_down(void *arg, const struct mandor_err *err)
+{
+    const struct bullmq *mq = arg;
+
+    if (broker_is_worker(mq->broker))
+        log_warn("connection lost: %s", err->msg);
+}
+
 static int connect_all(struct bullmq *mq, bool worker, struct mandor_err *err)
 {
-    struct redis_options calls = { .client_name = "mandor", .once = !worker };
+    struct redis_options calls = {
+        .client_name = "mandor", .once = !worker, .on_up = on_up, .on_down = on_down, .arg = mq
+    };
     struct redis_options ears = { .client_name = "mandor", .on_message = on_message, .arg = mq };
 
     int r = redis_new(broker_loop(mq->broker), &mq->url, &calls, &mq->calls, err);
@@ -404,16 +395,11 @@ static int connect_all(struct bullmq *mq, bool worker, struct mandor_err *err)
 static int make_stem(struct bullmq *mq)
 {
     unsigned char random[16];
-    static const char hex[] = "0123456789abcdef";
 
     if (getrandom(random, sizeof random, 0) != sizeof random)
         return -EIO;
-    for (size_t i = 0; i < sizeof random; i++) {
-        mq->stem[2 * i] = hex[random[i] >> 4];
-        mq->stem[2 * i + 1] = hex[random[i] & 15];
-    }
-    memcpy(&mq->random, random, sizeof mq->random);
-    mq->random |= 1;
+    (void)hex_encode(random, sizeof random, mq->stem);
+    mq->random = random_seed();
     return 0;
 }
 
@@ -421,12 +407,21 @@ static int make_stem(struct bullmq *mq)
 static int data_dir(const struct redis_url *url, char **ret, struct mandor_err *err)
 {
     SCOPED_BUF name = { 0 };
+    SCOPED_FREE char *path = NULL;
     int r = url->unix_path != NULL ? buf_addf(&name, "bullmq-%s-%d", url->unix_path, url->db)
                                    : buf_addf(&name, "bullmq-%s-%d-%d", url->hosts[0].name,
                                               url->hosts[0].port, url->db);
 
-    return r < 0 ? err_set(err, r, FAULT_HOST, "open broker '%s'", url->text)
-                 : remote_data_dir(name.data, ret, err);
+    if (r < 0)
+        return err_set(err, r, FAULT_HOST, "open broker '%s'", url->text);
+    for (char *p = name.data; *p != '\0'; p++)
+        if (*p <= ' ' || *p >= 127 || *p == '/')
+            *p = '_';
+    r = data_dir_standard(name.data, &path, err);
+    if (r == -ENODATA)
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "no place for a worker's files: neither XDG_STATE_HOME nor HOME is set");
+    return r < 0 ? r : data_dir_make(path, ret, err);
 }
 
 static int bullmq_open(struct broker *broker, const char *url, struct mandor_err *err)
@@ -439,6 +434,7 @@ static int bullmq_open(struct broker *broker, const char *url, struct mandor_err
         return err_set(err, -ENOMEM, FAULT_HOST, "open broker");
     mq->broker = broker;
     mq->lock_ms = BULLMQ_LOCK_MS;
+    list_init(&mq->taken);
     list_init(&mq->leases);
     list_init(&mq->answers);
     list_init(&mq->recovers);
@@ -448,14 +444,16 @@ static int bullmq_open(struct broker *broker, const char *url, struct mandor_err
         goto fail;
     broker_set_data_dir(broker, dir);
     if ((r = make_stem(mq)) < 0 || (r = hash_new(&mq->held)) < 0 ||
-        (r = uv_check_init(broker_loop(broker), &mq->turn)) < 0 ||
+        (r = hash_new(&mq->taken_by_id)) < 0 ||
+        (r = uv_prepare_init(broker_loop(broker), &mq->turn)) < 0 ||
         (r = uv_idle_init(broker_loop(broker), &mq->awake)) < 0 ||
-        (r = uv_timer_init(broker_loop(broker), &mq->renew_timer)) < 0) {
+        (r = uv_timer_init(broker_loop(broker), &mq->renew_timer)) < 0 ||
+        (r = uv_timer_init(broker_loop(broker), &mq->stalled_timer)) < 0) {
         (void)err_set(err, r, FAULT_HOST, "open broker '%s'", mq->url.text);
         goto fail;
     }
-    mq->turn.data = mq->awake.data = mq->renew_timer.data = mq;
-    mq->open += 3;
+    mq->turn.data = mq->awake.data = mq->renew_timer.data = mq->stalled_timer.data = mq;
+    mq->open += 4;
     *(struct bullmq **)broker_state(broker) = mq;
     r = connect_all(mq, broker_is_worker(broker), err);
     if (r == 0)
@@ -503,7 +501,9 @@ const struct broker_ops broker_bullmq = {
     .scheme = "bullmq",
     .check = bullmq_check,
     .starts_leases = true,
+    .leases_overlap = true,
     .takes_notes = true,
+    .check_spec = bullmq_check_spec,
     .state_size = sizeof(struct bullmq *),
     .prepare = bullmq_prepare,
     .open = bullmq_open,

@@ -6,18 +6,21 @@
 
 struct broker_ops {
     const char *scheme; /* "sqlite" */
-    int (*check)(const char *url,
-                 struct mandor_err *err); /* more than the scheme; NULL = nothing.  No I/O */
+    /* More than the scheme; NULL = nothing.  No I/O. */
+    int (*check)(const char *url, struct mandor_err *err);
+    /* broker_check_spec(); NULL = nothing but what all brokers have */
+    int (*check_spec)(const struct spec *spec, struct mandor_err *err);
     /* A lease starts what it may (broker.h).  Then nothing is leased ahead of the slots: what that saves is saved already. */
     bool starts_leases;
-    bool takes_notes; /* BROKER_NOTE is submitted only then */
-    size_t
-        state_size; /* bytes of private state behind broker_state(); zeroed and freed by the core */
-    int (*prepare)(const char *url, char **ret_data_dir,
-                   struct mandor_err *err); /* broker_prepare() */
+    bool leases_overlap; /* broker_leases_overlap() */
+    bool takes_notes;    /* BROKER_NOTE is submitted only then */
+    /* Bytes of private state behind broker_state(); zeroed and freed by the core. */
+    size_t state_size;
+    /* broker_prepare() */
+    int (*prepare)(const char *url, char **ret_data_dir, struct mandor_err *err);
     int (*open)(struct broker *broker, const char *url, struct mandor_err *err);
-    void (*submit)(struct broker *broker,
-                   struct broker_req *req); /* answers with broker_answer() */
+    /* Answers with broker_answer(). */
+    void (*submit)(struct broker *broker, struct broker_req *req);
     int (*listen)(struct broker *broker, const char *name, struct mandor_err *err);
     void (*close)(struct broker *broker); /* ends with broker_closed() */
 };

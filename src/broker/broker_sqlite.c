@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "broker/broker_ops.h"
+#include "broker/data_dir.h"
 #include "broker/store.h"
 #include "broker/wake.h"
 #include "broker/wal.h"
@@ -32,8 +33,8 @@ struct sqlite {
     struct broker *broker;
     uv_async_t async; /* something is in the outbox, or a thread has ended */
     uv_poll_t poll;   /* the wake-up socket */
-    uv_prepare_t
-        turn; /* active while something is submitted: at the end of the loop's turn it enters the inbox */
+    /* Active while something is submitted: at the end of the loop's turn it enters the inbox. */
+    uv_prepare_t turn;
     struct list submitted;
     int wake_fd;   /* -1 = not listening */
     int handles;   /* still open */
@@ -611,45 +612,6 @@ static void sqlite_close(struct broker *broker)
 
 /* ---- opening ---- */
 
-static int make_parents(char *path, struct mandor_err *err)
-{
-    for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        int r = mkdir(path, 0700) < 0 && errno != EEXIST ? -errno : 0;
-        if (r < 0)
-            r = err_set(err, r, FAULT_HOST, "make directory '%s'", path);
-        *slash = '/';
-        if (r < 0)
-            return r;
-    }
-    return 0;
-}
-
-static int default_path(char **ret, struct mandor_err *err)
-{
-    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-    SCOPED_FREE char *path = NULL;
-    int n = -1;
-
-    if (state != NULL && state[0] == '/')
-        n = asprintf(&path, "%s/mandor/queue.db", state);
-    else if (home != NULL && home[0] == '/')
-        n = asprintf(&path, "%s/.local/state/mandor/queue.db", home);
-    else
-        return err_set(err, -EINVAL, FAULT_CALLER,
-                       "no place for the queue: neither XDG_STATE_HOME nor HOME is set, expected "
-                       "one of them or a broker "
-                       "'sqlite:PATH'");
-    if (n < 0) {
-        path = NULL;
-        return err_set(err, -ENOMEM, FAULT_HOST, "find the queue");
-    }
-    int r = make_parents(path, err);
-    if (r == 0)
-        *ret = STEAL(path);
-    return r;
-}
-
 /* One name for one file, however it was spelled: locks, log and data directory are named after it. */
 static int absolute_path(const char *given, char **ret, struct mandor_err *err)
 {
@@ -680,7 +642,11 @@ static int url_path(const char *url, char **ret, struct mandor_err *err)
     const char *path = url + strlen("sqlite:");
 
     if (path[0] == '\0') {
-        int r = default_path(&fallback, err);
+        int r = data_dir_standard("queue.db", &fallback, err);
+        if (r == -ENODATA)
+            return err_set(err, -EINVAL, FAULT_CALLER,
+                           "no place for the queue: neither XDG_STATE_HOME nor HOME is set, "
+                           "expected one of them or a broker 'sqlite:PATH'");
         if (r < 0)
             return r;
         path = fallback;
@@ -693,7 +659,7 @@ static int prepare(const char *url, char **ret_data_dir, struct mandor_err *err)
     SCOPED_FREE char *path = NULL;
     int r = url_path(url, &path, err);
 
-    return r < 0 ? r : store_data_dirs(path, ret_data_dir, err);
+    return r < 0 ? r : data_dir_make(path, ret_data_dir, err);
 }
 
 static int open_parts(struct sqlite *sq, const char *url, struct mandor_err *err)

@@ -6,10 +6,11 @@
 #include "broker/broker_streams.h"
 
 #include <stdio.h>
-#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/random.h"
+#include "broker/data_dir.h"
 #include "broker/store.h"
 #include "broker/streams.h"
 
@@ -71,6 +72,30 @@ void args_i(struct args *args, int64_t number)
     args_copy(args, text);
 }
 
+static const char *text_of(const struct args *args, const struct arg *arg)
+{
+    return arg->at != NULL ? arg->at : args->text.data + arg->offset;
+}
+
+void args_own(struct args *args)
+{
+    for (size_t i = 0; i < args->count; i++) {
+        struct arg *arg = &args->list[i];
+        size_t offset = args->text.len;
+        if (arg->at == NULL)
+            continue;
+        if (buf_add(&args->text, arg->at, arg->len) < 0)
+            args->failed = true;
+        *arg = (struct arg){ .offset = offset, .len = arg->len };
+    }
+}
+
+void args_again(struct args *args, const struct args *those)
+{
+    for (size_t i = 0; i < those->count; i++)
+        args_b(args, text_of(those, &those->list[i]), those->list[i].len);
+}
+
 void args_done(struct args *args)
 {
     buf_done(&args->text);
@@ -95,7 +120,7 @@ void streams_eval(struct streams *s, struct redis_script *script, int flags, int
     lens[0] = strlen(s->prefix);
     for (size_t i = 0; i < args->count; i++) {
         const struct arg *one = &args->list[i];
-        argv[i + 1] = one->at != NULL ? one->at : args->text.data + one->offset;
+        argv[i + 1] = text_of(args, one);
         lens[i + 1] = one->len;
     }
     redis_eval(s->redis, script, flags, timeout_ms, 1, args->count + 1, argv, lens, fn, arg);
@@ -104,10 +129,8 @@ void streams_eval(struct streams *s, struct redis_script *script, int flags, int
 
 void streams_nonce(struct streams *s, char nonce[static STREAMS_NONCE_SIZE])
 {
-    s->random ^= s->random << 13;
-    s->random ^= s->random >> 7;
-    s->random ^= s->random << 17;
-    (void)snprintf(nonce, STREAMS_NONCE_SIZE, "%016" PRIx64 "%08x", s->random, s->turn++);
+    (void)snprintf(nonce, STREAMS_NONCE_SIZE, "%016" PRIx64 "%08x", random_next(&s->random),
+                   s->turn++);
 }
 
 int64_t reply_int(const redisReply *reply)
@@ -155,6 +178,8 @@ static void streams_free(struct streams *s)
     for (size_t i = 0; s->queues != NULL && s->queues[i] != NULL; i++)
         free(s->queues[i]);
     free(s->queues);
+    streams_forget_ends(s);
+    s->taken_by_id = hash_free(s->taken_by_id);
     redis_url_done(&s->url);
     free(s->prefix);
     free(s);
@@ -171,7 +196,7 @@ static void on_part_closed(void *arg)
     broker_closed(broker);
 }
 
-static void on_pause_closed(uv_handle_t *handle)
+static void on_handle_closed(uv_handle_t *handle)
 {
     on_part_closed(handle->data);
 }
@@ -181,9 +206,10 @@ static void close_when_done(struct streams *s)
     if (!s->closing || s->outstanding > 0)
         return;
     s->closing = false; /* once */
-    s->handles = 2u + (s->wake != NULL);
+    s->handles = 3u + (s->wake != NULL);
     (void)uv_timer_stop(&s->pause);
-    uv_close((uv_handle_t *)&s->pause, on_pause_closed);
+    uv_close((uv_handle_t *)&s->pause, on_handle_closed);
+    uv_close((uv_handle_t *)&s->turn_over, on_handle_closed);
     if (s->wake != NULL)
         redis_close(STEAL(s->wake), on_part_closed, s);
     redis_close(STEAL(s->redis), on_part_closed, s);
@@ -249,6 +275,8 @@ static void streams_submit(struct broker *broker, struct broker_req *req)
     struct streams *s = self(broker);
 
     s->outstanding++;
+    if (req->op != BROKER_SETTLE) /* requests are carried out in their order */
+        streams_send_ends(s);
     ops[req->op](s, req);
 }
 
@@ -368,6 +396,11 @@ static void on_up(void *arg)
     const char *policy = redis_evicts(s->redis);
 
     s->up_since_ms = clock_mono_ms();
+    if (s->was_up && !s->closing) {
+        streams_settle_again(s);
+        broker_woken(s->broker); /* are the leases still there? */
+    }
+    s->was_up = true;
     if (policy == NULL || s->warned || !broker_is_worker(s->broker))
         return;
     s->warned = true;
@@ -388,20 +421,11 @@ static void on_down(void *arg, const struct mandor_err *err)
 
 static int parse(const char *url, struct redis_url *ret, struct mandor_err *err)
 {
-    static const char *const known[] = { "prefix", "db",  "ca",      "cert",
-                                         "key",    "sni", "tls_key", "sentinel_password" };
+    static const char *const own[] = { "prefix" };
     int r = redis_url_parse(url, ret, err);
 
-    for (size_t i = 0; i < ret->param_count && r == 0; i++) {
-        bool found = false;
-        for (size_t k = 0; k < ARRAY_LEN(known); k++)
-            found |= str_eq(known[k], ret->params[i].key);
-        if (!found)
-            r = err_set(err, -EINVAL, FAULT_CALLER,
-                        "broker '%s': unknown parameter '%.40s', expected prefix, db, ca, cert, "
-                        "key, sni or sentinel_password",
-                        ret->text, ret->params[i].key);
-    }
+    if (r == 0)
+        r = redis_url_check_params(ret, own, ARRAY_LEN(own), err);
     const char *prefix = redis_url_param(ret, "prefix");
     if (r == 0 && prefix != NULL && (prefix[0] == '\0' || strpbrk(prefix, "{}") != NULL))
         r = err_set(err, -EINVAL, FAULT_CALLER,
@@ -437,51 +461,32 @@ static int add_name(struct buf *buf, const char *text)
     return r;
 }
 
-static int make_dirs(char *path, struct mandor_err *err)
-{
-    for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        int r = mkdir(path, 0700) < 0 && errno != EEXIST ? -errno : 0;
-        if (r < 0)
-            (void)err_set(err, r, FAULT_HOST, "make directory '%s'", path);
-        *slash = '/';
-        if (r < 0)
-            return r;
-    }
-    return 0;
-}
-
-/* <state>/mandor/streams-HOST-PORT-DB-PREFIX, malloc'ed; store_data_dirs() puts ".d" behind it. */
+/* <state>/mandor/streams-HOST-PORT-DB-PREFIX, malloc'ed; data_dir_make() puts ".d" behind it. */
 static int data_place(const struct redis_url *url, char **ret, struct mandor_err *err)
 {
-    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-    bool have_state = state != NULL && state[0] == '/';
-    SCOPED_BUF path = { 0 };
+    SCOPED_BUF name = { 0 };
+    int r = buf_addf(&name, "%s-", url->scheme);
 
-    if (!have_state && (home == NULL || home[0] != '/'))
+    if (r == 0 && url->unix_path != NULL)
+        r = add_name(&name, url->unix_path);
+    for (size_t i = 0; i < url->host_count && r == 0; i++) {
+        r = add_name(&name, url->hosts[i].name);
+        if (r == 0)
+            r = buf_addf(&name, "-%d-", url->hosts[i].port);
+    }
+    if (r == 0 && url->sentinel_name != NULL)
+        r = add_name(&name, url->sentinel_name);
+    if (r == 0)
+        r = buf_addf(&name, "-%d-", url->db);
+    if (r == 0)
+        r = add_name(&name, prefix_of(url));
+    if (r < 0)
+        return err_set(err, r, FAULT_HOST, "open broker '%s'", url->text);
+    r = data_dir_standard(name.data, ret, err);
+    if (r == -ENODATA)
         return err_set(err, -EINVAL, FAULT_CALLER,
                        "no place for files of broker '%s': neither XDG_STATE_HOME nor HOME is set",
                        url->text);
-    int r = buf_addf(&path, "%s%s/mandor/%s-", have_state ? state : home,
-                     have_state ? "" : "/.local/state", url->scheme);
-    if (r == 0 && url->unix_path != NULL)
-        r = add_name(&path, url->unix_path);
-    for (size_t i = 0; i < url->host_count && r == 0; i++) {
-        r = add_name(&path, url->hosts[i].name);
-        if (r == 0)
-            r = buf_addf(&path, "-%d-", url->hosts[i].port);
-    }
-    if (r == 0 && url->sentinel_name != NULL)
-        r = add_name(&path, url->sentinel_name);
-    if (r == 0)
-        r = buf_addf(&path, "-%d-", url->db);
-    if (r == 0)
-        r = add_name(&path, prefix_of(url));
-    if (r < 0)
-        return err_set(err, r, FAULT_HOST, "open broker '%s'", url->text);
-    r = make_dirs(path.data, err);
-    if (r == 0)
-        *ret = buf_steal(&path);
     return r;
 }
 
@@ -494,7 +499,7 @@ static int prepare(const char *url, char **ret_data_dir, struct mandor_err *err)
     if (r == 0)
         r = data_place(&parsed, &place, err);
     redis_url_done(&parsed);
-    return r < 0 ? r : store_data_dirs(place, ret_data_dir, err);
+    return r < 0 ? r : data_dir_make(place, ret_data_dir, err);
 }
 
 static int open_parts(struct streams *s, const char *url, struct mandor_err *err)
@@ -506,10 +511,12 @@ static int open_parts(struct streams *s, const char *url, struct mandor_err *err
     if (r == 0)
         r = data_place(&s->url, &place, err);
     if (r == 0)
-        r = store_data_dirs(place, &dir, err);
+        r = data_dir_make(place, &dir, err);
     if (r < 0)
         return r;
     broker_set_data_dir(s->broker, dir);
+    if ((r = hash_new(&s->taken_by_id)) < 0)
+        return err_set(err, r, FAULT_HOST, "open broker '%s'", s->url.text);
     if (asprintf(&s->prefix, "{%s}", prefix_of(&s->url)) < 0) {
         s->prefix = NULL;
         return err_set(err, -ENOMEM, FAULT_HOST, "open broker '%s'", s->url.text);
@@ -532,9 +539,10 @@ static int streams_open(struct broker *broker, const char *url, struct mandor_er
     if (s == NULL)
         return err_set(err, -ENOMEM, FAULT_HOST, "open broker");
     s->broker = broker;
+    list_init(&s->ends);
+    list_init(&s->taken);
     s->lease_ms = STORE_LEASE_MS;
-    s->random = ((uint64_t)clock_mono_ns() << 20) ^ (uint64_t)getpid() ^ (uint64_t)(uintptr_t)s ^
-                (uint64_t)clock_wall_ms();
+    s->random = random_seed();
     (void)gethostname(s->host, sizeof s->host - 1);
     int r = open_parts(s, url, err);
     if (r < 0) {
@@ -542,7 +550,8 @@ static int streams_open(struct broker *broker, const char *url, struct mandor_er
         return r;
     }
     (void)uv_timer_init(broker_loop(broker), &s->pause);
-    s->pause.data = s;
+    (void)uv_idle_init(broker_loop(broker), &s->turn_over);
+    s->pause.data = s->turn_over.data = s;
     *(struct streams **)broker_state(broker) = s;
     return 0;
 }

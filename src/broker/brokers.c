@@ -22,7 +22,7 @@ struct broker {
 
 static const struct broker_ops *const brokers[] = { &broker_sqlite };
 
-#define KNOWN "sqlite:PATH, streams://HOST[:PORT][/DB] or bullmq://HOST[:PORT][/DB]"
+#define KNOWN "sqlite:PATH, streams[+tls]://HOST[:PORT][/DB] or bullmq[+tls]://HOST[:PORT][/DB]"
 
 static const struct broker_ops *listed(const char *url)
 {
@@ -126,6 +126,20 @@ void broker_closed(struct broker *broker)
         on_closed(arg);
 }
 
+int broker_check_spec(const struct broker *broker, const struct spec *spec, struct mandor_err *err)
+{
+    OBJ_CHECK(broker, BROKER_MAGIC);
+    if (broker->ops->check_spec != NULL)
+        return broker->ops->check_spec(spec, err);
+    if (spec->id != NULL)
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "'id': only queues of BullMQ take one; 'unique' keeps a job from being "
+                       "added twice");
+    return !spec->lifo
+               ? 0
+               : err_set(err, -EINVAL, FAULT_CALLER, "'lifo': only queues of BullMQ know it");
+}
+
 void broker_submit(struct broker *broker, struct broker_req *req)
 {
     OBJ_CHECK(broker, BROKER_MAGIC);
@@ -204,6 +218,12 @@ bool broker_starts_leases(const struct broker *broker)
 {
     OBJ_CHECK(broker, BROKER_MAGIC);
     return broker->ops->starts_leases;
+}
+
+bool broker_leases_overlap(const struct broker *broker)
+{
+    OBJ_CHECK(broker, BROKER_MAGIC);
+    return broker->ops->leases_overlap;
 }
 
 const char *broker_data_dir(const struct broker *broker)

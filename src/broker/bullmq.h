@@ -5,8 +5,9 @@
  *                      └── queues ──┬▶ BZPOPMIN <prefix>:<queue>:marker, while nothing is to be had   worker only
  *                                   └▶ …
  *
- * What one turn of the loop submits is gathered; at its end (uv_check) one script call for each queue carries it out: the jobs that
- * have ended leave, others are taken in their place.  While a call is under way the next one gathers.
+ * What one turn of the loop submits is gathered; at its end (idle handles, then uv_prepare) one script call for each queue carries it
+ * out: the jobs that have ended leave, others are taken in their place.  While a call is under way the next one gathers, and goes out
+ * with the answer, so that the server works while the jobs that came with it start.
  *
  * A job is "<queue>:<id>" to the rest of mandor.  Its token in Redis is "<stem>:<ats>", and ats is mandor's attempt number. */
 #ifndef BROKER_BULLMQ_H
@@ -19,14 +20,14 @@
 #include "loop/work.h"
 #include "redis/redis.h"
 
-#define BULLMQ_LOCK_MS 30000
-#define BULLMQ_CALL_MS 10000 /* one call, waiting for a connection included */
-#define BULLMQ_DRAIN_DELAY_MS \
-    5000 /* an idle queue is looked at that often, whatever the marker says */
-#define BULLMQ_BLOCK_MAX_MS 10000
-#define BULLMQ_LIMIT_MAX_MS 30000          /* a rate-limited queue is looked at that often */
-#define BULLMQ_ENDS_MAX     128            /* in one call */
-#define BULLMQ_VERSION      "bullmq:6.0.0" /* whose form a queue that only mandor has written to has */
+#define BULLMQ_LOCK_MS        30000
+#define BULLMQ_CALL_MS        10000 /* one call, waiting for a connection included */
+/* An idle queue is looked at that often, whatever the marker says. */
+#define BULLMQ_DRAIN_DELAY_MS 5000
+#define BULLMQ_BLOCK_MAX_MS   10000
+#define BULLMQ_LIMIT_MAX_MS   30000          /* a rate-limited queue is looked at that often */
+#define BULLMQ_ENDS_MAX       128            /* in one call */
+#define BULLMQ_VERSION        "bullmq:6.0.0" /* whose form a queue that only mandor has written to has */
 
 struct bullmq_queue;
 
@@ -52,22 +53,24 @@ struct bullmq {
     int64_t lock_ms;
     struct bullmq_queue **queues;
     size_t queue_count;
-    struct hash *held;   /* lease id → struct bullmq_held */
+    struct hash *held;        /* lease id → struct bullmq_held */
+    struct list taken;        /* ends that the server took lately (bullmq_settle_again()) */
+    struct hash *taken_by_id; /* lease id → one of them */
+    size_t taken_bytes;
     struct list leases;  /* BROKER_LEASE, to be answered in turn */
     size_t lease_at;     /* which of the first one's queues is asked next */
     size_t started;      /* of the jobs that this queue gave to it */
     struct list answers; /* requests that are done */
     size_t unanswered;   /* requests, those in answers included */
     struct list recovers;
-    uv_check_t turn;
-    uv_idle_t
-        awake; /* while there is something to do at the end of the turn, the loop does not wait */
-    uv_timer_t renew_timer;
+    uv_idle_t awake; /* there is something to do at the end of the turn: the loop does not wait */
+    uv_prepare_t turn;
+    uv_timer_t renew_timer, stalled_timer;
     struct work sweep; /* what dead workers of this machine left */
     int (*sweep_empty)(const char *text, void *arg);
     void *sweep_arg;
     int64_t sweep_due_ms; /* monotonic */
-    bool sweeping, closing;
+    bool sweeping, closing, was_up;
     unsigned open; /* handles and connections */
     uint64_t random;
 };
@@ -82,12 +85,14 @@ struct bullmq_held {
     char *stack, *record; /* as they were when it was taken; never NULL */
     int64_t renewed_ms;   /* monotonic; its lock was in force then */
     bool last_try;        /* it may not be started again */
+    bool doubtful;        /* its end was sent, and the answer lost */
     bool lost, cancel;
 };
 
 /* A job on its way out of `active`. */
 struct bullmq_end {
     struct list node;
+    struct bullmq_queue *queue;
     struct broker_req *req; /* BROKER_SETTLE, or NULL: our own */
     char *lease_id;         /* of the job; held until this is answered */
     char *id;
@@ -98,7 +103,10 @@ struct bullmq_end {
     struct bullmq_keep keep;
     bool lifo;
     unsigned tries;
-    bool alone; /* the call that it was part of failed: whose fault was it? */
+    bool alone;       /* the call that it was part of failed: whose fault was it? */
+    bool doubtful;    /* an earlier call may have carried it out */
+    bool again;       /* the server took it before: written only if it has been lost */
+    int64_t taken_ms; /* monotonic */
 };
 
 /* One call under way. */
@@ -136,16 +144,14 @@ struct bullmq_queue {
 
 extern const struct broker_ops broker_bullmq;
 
-struct bullmq_queue *bullmq_queue(struct bullmq *mq,
-                                  const char *name); /* NULL when out of memory */
+/* NULL when out of memory. */
+struct bullmq_queue *bullmq_queue(struct bullmq *mq, const char *name);
 /* done() at the end of this turn of the loop. */
 void bullmq_answer(struct bullmq *mq, struct broker_req *req, int status);
 /* The same with an error of Redis. */
 void bullmq_fail(struct bullmq *mq, struct broker_req *req, int status,
                  const struct mandor_err *err);
 void bullmq_turn(struct bullmq *mq); /* something is to be done at its end */
-void bullmq_part_closed(void *arg);  /* of mq->open */
-double bullmq_random01(struct bullmq *mq);
 
 /* ---- bullmq_args.c: the arguments of a script ---- */
 
@@ -157,7 +163,6 @@ struct bullmq_args {
 };
 /* Begin with the two that all scripts have. */
 void bullmq_args_init(struct bullmq_args *args, const struct bullmq_queue *queue);
-void bullmq_arg(struct bullmq_args *args, const void *bytes, size_t len);
 void bullmq_args_text(struct bullmq_args *args, const char *text);
 void bullmq_arg_int(struct bullmq_args *args, int64_t value);
 /* Call script with them on one of the queue's connections and let go of them. */
@@ -173,7 +178,10 @@ int64_t bullmq_reply_int(const redisReply *reply, size_t index);
 void bullmq_lease(struct bullmq *mq, struct broker_req *req);
 void bullmq_settle(struct bullmq *mq, struct broker_req *req);
 void bullmq_give_back(struct bullmq *mq, struct broker_req *req);
-void bullmq_flush(struct bullmq *mq);                                    /* the end of a turn */
+bool bullmq_flush(struct bullmq *mq); /* the end of a turn; true: something goes to the server */
+/* The connection is back, perhaps to a server that was killed, or is a replica that was behind, and has lost its last writes: the ends of the last
+ * minute are written again where they are missing. */
+void bullmq_settle_again(struct bullmq *mq);
 char *bullmq_lease_id(const struct bullmq_queue *queue, const char *id); /* malloc'ed or NULL */
 struct bullmq_held *bullmq_held_free(struct bullmq_held *held);
 void bullmq_end_free(struct bullmq_end *end);
@@ -183,7 +191,7 @@ void bullmq_end_free(struct bullmq_end *end);
 void bullmq_start(struct bullmq *mq, struct broker_req *req);
 bool bullmq_cancel_asked(const struct bullmq_held *held); /* before it was taken */
 void bullmq_renew(struct bullmq *mq, struct broker_req *req);
-void bullmq_keep_locks(struct bullmq *mq); /* from now on */
+void bullmq_renew_locks(struct bullmq *mq); /* now */
 void bullmq_hear_cancel(struct bullmq *mq, const char *channel, const char *id);
 void bullmq_begin_settle(struct bullmq *mq, struct broker_req *req);
 void bullmq_note(struct bullmq *mq, struct broker_req *req);
@@ -198,8 +206,9 @@ void bullmq_repeat(struct bullmq_queue *queue, const struct bullmq_held *held, c
 /* Nothing could be taken: wait for the marker, or until the rate limit (ms; 0 = none) ends. */
 void bullmq_wait(struct bullmq_queue *queue, int64_t limit_ms);
 
-/* ---- bullmq_client.c ---- */
+/* ---- bullmq_add.c, bullmq_client.c: the command line ---- */
 
+int bullmq_check_spec(const struct spec *spec, struct mandor_err *err);
 void bullmq_add(struct bullmq *mq, struct broker_req *req);
 void bullmq_show(struct bullmq *mq, struct broker_req *req);
 void bullmq_list(struct bullmq *mq, struct broker_req *req);

@@ -4,15 +4,7 @@
 #include "base/clock.h"
 #include "broker/bullmq.h"
 
-void bullmq_args_init(struct bullmq_args *args, const struct bullmq_queue *queue)
-{
-    *args = (struct bullmq_args){ 0 };
-    bullmq_args_text(args, queue->meta); /* the key */
-    bullmq_arg(args, queue->base, queue->base_len);
-    bullmq_arg_int(args, clock_wall_ms());
-}
-
-void bullmq_arg(struct bullmq_args *args, const void *bytes, size_t len)
+static void add(struct bullmq_args *args, const void *bytes, size_t len)
 {
     if (args->count == args->cap) {
         size_t cap = MAX(args->cap * 2, (size_t)32);
@@ -29,16 +21,24 @@ void bullmq_arg(struct bullmq_args *args, const void *bytes, size_t len)
     args->ends[args->count++] = args->bytes.len;
 }
 
+void bullmq_args_init(struct bullmq_args *args, const struct bullmq_queue *queue)
+{
+    *args = (struct bullmq_args){ 0 };
+    bullmq_args_text(args, queue->meta); /* the key */
+    add(args, queue->base, queue->base_len);
+    bullmq_arg_int(args, clock_wall_ms());
+}
+
 void bullmq_args_text(struct bullmq_args *args, const char *text)
 {
-    bullmq_arg(args, text, strlen(text));
+    add(args, text, strlen(text));
 }
 
 void bullmq_arg_int(struct bullmq_args *args, int64_t value)
 {
     char text[24];
     int len = snprintf(text, sizeof text, "%" PRId64, value);
-    bullmq_arg(args, text, (size_t)len);
+    add(args, text, (size_t)len);
 }
 
 static void done(struct bullmq_args *args)

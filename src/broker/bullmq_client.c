@@ -1,356 +1,17 @@
-/* bullmq_client.c - what the command line asks of BullMQ's queues. */
+/* bullmq_client.c - what the command line asks of the jobs in BullMQ's queues. */
 #include <stdio.h>
 
 #include "base/clock.h"
 #include "base/json.h"
-#include "broker/bullmq.h"
+#include "broker/bullmq_errand.h"
 #include "broker/bullmq_found.h"
 #include "broker/lua_scripts.h"
 
-#define PAGE         500     /* jobs in one call */
-#define PRIORITY_MAX 2097151 /* 2^21 - 1: scores stay exact in a double */
-#define SCAN_STEP    "1000"
-
-/* A request that takes several calls: it is answered when `pending` is 0, with the first error that there was. */
-struct errand {
-    struct bullmq *mq;
-    struct broker_req *req;
-    size_t pending;
-    int status;
-    struct mandor_err err;
-    json_t *queues;                     /* array of names, sorted */
-    size_t queue_at, state_at, changed; /* where a walk over queues and states has come */
-    bool full;                          /* the page was as long as one may be */
-    char *after;                        /* BullMQ's id */
-    struct bullmq_queue *queue;
-    void (*found)(struct errand *errand); /* the queues are known */
-};
-
-static struct errand *errand_new(struct bullmq *mq, struct broker_req *req)
-{
-    struct errand *errand = calloc(1, sizeof *errand);
-
-    if (errand == NULL || (errand->queues = json_array()) == NULL) {
-        free(errand);
-        bullmq_answer(mq, req, err_set(&req->err, -ENOMEM, FAULT_HOST, "ask BullMQ"));
-        return NULL;
-    }
-    errand->mq = mq;
-    errand->req = req;
-    return errand;
-}
-
-static void errand_over(struct errand *errand)
-{
-    if (errand->status < 0)
-        bullmq_fail(errand->mq, errand->req, errand->status, &errand->err);
-    else
-        bullmq_answer(errand->mq, errand->req, 0);
-    json_decref(errand->queues);
-    free(errand->after);
-    free(errand);
-}
-
-static void note(struct errand *errand, int result, const struct mandor_err *err)
-{
-    if (result < 0 && errand->status == 0) {
-        errand->status = result;
-        errand->err = *err;
-    }
-}
-
-static void no_memory(struct errand *errand)
-{
-    struct mandor_err err;
-    note(errand, err_set(&err, -ENOMEM, FAULT_HOST, "ask BullMQ"), &err);
-}
-
-/* ---- which queues there are ---- */
-
-static void add_queue(struct errand *errand, const char *key)
-{
-    const char *prefix = errand->mq->settings.prefix;
-    size_t head = strlen(prefix) + 1, len = strlen(key), tail = strlen(":meta");
-
-    if (len <= head + tail || strncmp(key, prefix, head - 1) != 0)
-        return;
-    SCOPED_FREE char *name = strndup(key + head, len - head - tail);
-    if (name != NULL && strchr(name, ':') == NULL)
-        (void)json_array_append_new(errand->queues, json_string(name));
-}
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-/* SCAN may say a key twice. */
-static json_t *sorted(const json_t *names)
-{
-    size_t count = json_array_size(names);
-    SCOPED_FREE const char **texts = calloc(count + 1, sizeof *texts);
-    json_t *list = json_array();
-
-    if (texts == NULL)
-        return list;
-    for (size_t i = 0; i < count; i++)
-        texts[i] = json_string_value(json_array_get(names, i));
-    qsort(texts, count, sizeof *texts, by_name);
-    for (size_t i = 0; i < count; i++)
-        if (i == 0 || !str_eq(texts[i], texts[i - 1]))
-            (void)json_array_append_new(list, json_string(texts[i]));
-    return list;
-}
-
-static void scan(struct errand *errand, const char *cursor);
-
-static void on_scanned(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
-{
-    struct errand *errand = arg;
-
-    if (result < 0 || reply->elements != 2) {
-        note(errand, result < 0 ? result : -EPROTO, result < 0 ? err : &errand->err);
-        errand_over(errand);
-        return;
-    }
-    for (size_t i = 0; i < reply->element[1]->elements; i++)
-        add_queue(errand, bullmq_reply_text(reply->element[1], i, NULL));
-    const char *cursor = bullmq_reply_text(reply, 0, NULL);
-    if (!str_eq(cursor, "0")) {
-        scan(errand, cursor);
-        return;
-    }
-    json_t *list = sorted(errand->queues);
-    json_decref(errand->queues);
-    errand->queues = list;
-    errand->found(errand);
-}
-
-/* The prefix may hold what SCAN takes for a pattern. */
-static int add_pattern(struct buf *pattern, const char *prefix)
-{
-    int r = 0;
-
-    for (; *prefix != '\0' && r == 0; prefix++)
-        r = buf_addf(pattern, strchr("*?[]\\", *prefix) != NULL ? "\\%c" : "%c", *prefix);
-    return r < 0 ? r : buf_adds(pattern, ":*:meta");
-}
-
-static void scan(struct errand *errand, const char *cursor)
-{
-    SCOPED_BUF pattern = { 0 };
-
-    if (add_pattern(&pattern, errand->mq->settings.prefix) < 0) {
-        no_memory(errand);
-        errand_over(errand);
-        return;
-    }
-    const char *argv[] = { "SCAN", cursor, "MATCH", pattern.data, "COUNT", SCAN_STEP };
-    redis_call(errand->mq->calls, REDIS_AGAIN, BULLMQ_CALL_MS, ARRAY_LEN(argv), argv, NULL,
-               on_scanned, errand);
-}
-
-/* found() runs with errand->queues: the one that is named, or all. */
-static void find_queues(struct errand *errand, const char *name,
-                        void (*found)(struct errand *errand))
-{
-    errand->found = found;
-    if (name == NULL) {
-        scan(errand, "0");
-        return;
-    }
-    (void)json_array_append_new(errand->queues, json_string(name));
-    found(errand);
-}
-
-static struct bullmq_queue *queue_at(struct errand *errand, size_t index)
-{
-    const char *name = json_string_value(json_array_get(errand->queues, index));
-    struct bullmq_queue *queue = name != NULL ? bullmq_queue(errand->mq, name) : NULL;
-
-    if (name != NULL && queue == NULL)
-        no_memory(errand);
-    return queue;
-}
-
-/* The queue and BullMQ's id that mandor's id names. */
-static struct bullmq_queue *queue_of_id(struct bullmq *mq, struct broker_req *req, const char *text,
-                                        const char **ret_id)
-{
-    SCOPED_FREE char *name = NULL;
-    int r = bullmq_split_id(text, &name, ret_id);
-    struct bullmq_queue *queue = r == 0 ? bullmq_queue(mq, name) : NULL;
-
-    if (r == -EINVAL)
-        bullmq_answer(mq, req,
-                      err_set(&req->err, -ENOENT, FAULT_CALLER,
-                              "job '%s' does not exist: a job of BullMQ is named QUEUE:ID", text));
-    else if (queue == NULL)
-        bullmq_answer(mq, req, err_set(&req->err, -ENOMEM, FAULT_HOST, "find job '%s'", text));
-    return queue;
-}
+#define PAGE 500 /* jobs in one call */
 
 static int no_such_job(struct broker_req *req, const char *id)
 {
     return err_set(&req->err, -ENOENT, FAULT_CALLER, "job '%s' does not exist", id);
-}
-
-/* ---- add ---- */
-
-static bool given(const struct spec *spec, const char *key)
-{
-    size_t count;
-    const struct spec_option *options = spec_options(&count);
-
-    for (size_t i = 0; i < count; i++)
-        if (str_eq(options[i].key, key))
-            return (spec->given >> i & 1) != 0;
-    return false;
-}
-
-static json_t *backoff_json(const struct spec *spec)
-{
-    bool said = given(spec, "backoff.type") || given(spec, "backoff.delay") ||
-                given(spec, "backoff.jitter");
-    if (!said && spec->attempts < 2)
-        return NULL;
-    json_t *backoff =
-        json_pack("{s:s, s:I}", "type", spec->backoff == BACKOFF_FIXED ? "fixed" : "exponential",
-                  "delay", (json_int_t)spec->backoff_delay_ms);
-    if (spec->backoff_jitter > 0 && (!said || given(spec, "backoff.jitter")))
-        (void)json_object_set_new(backoff, "jitter", json_real(spec->backoff_jitter));
-    return backoff;
-}
-
-static char *opts_text(const struct spec *spec)
-{
-    SCOPED_JSON *opts = json_pack("{s:I}", "attempts", (json_int_t)spec->attempts);
-    json_t *backoff = backoff_json(spec);
-
-    if (spec->delay_ms > 0)
-        (void)json_object_set_new(opts, "delay", json_integer(spec->delay_ms));
-    if (spec->priority > 0)
-        (void)json_object_set_new(opts, "priority", json_integer(spec->priority));
-    if (backoff != NULL)
-        (void)json_object_set_new(opts, "backoff", backoff);
-    if (spec->unique != NULL)
-        (void)json_object_set_new(opts, "de", json_pack("{s:s}", "id", spec->unique));
-    return json_text(opts);
-}
-
-/* What the job's runner reads; the rest is BullMQ's business.  A queue that is bound takes bare data. */
-static char *data_text(const struct spec *spec)
-{
-    if (spec->kind == SPEC_DATA || spec->kind == SPEC_POOL)
-        return spec->data != NULL ? json_text(spec->data) : strdup("{}");
-    if (spec->kind == SPEC_PYTHON)
-        return json_text(spec->python);
-
-    static const char *const not_data[] = { "queue",  "priority", "delay",
-                                            "unique", "attempts", "backoff" };
-    SCOPED_FREE char *text = spec_to_text(spec);
-    SCOPED_JSON *data = text != NULL ? json_loads(text, JSON_ALLOW_NUL, NULL) : NULL;
-
-    for (size_t i = 0; i < ARRAY_LEN(not_data); i++)
-        (void)json_object_del(data, not_data[i]);
-    return data != NULL ? json_text(data) : NULL;
-}
-
-/* What lists of jobs show first. */
-static const char *name_of(const struct spec *spec)
-{
-    if (spec->kind != SPEC_EXEC)
-        return spec->kind == SPEC_POOL ? spec->pool : spec->kind == SPEC_PYTHON ? "python" : "data";
-    const char *slash = strrchr(spec->argv[0].bytes, '/');
-    const char *name = slash != NULL && slash[1] != '\0' ? slash + 1 : spec->argv[0].bytes;
-    return name[0] != '\0' ? name : "exec";
-}
-
-struct added {
-    struct errand *errand;
-    size_t index;
-    char *queue;
-};
-
-static void on_added(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
-{
-    struct added *added = arg;
-    struct errand *errand = added->errand;
-    struct broker_added *slot = &errand->req->add.added[added->index];
-
-    note(errand, result, err);
-    if (result == 0) {
-        int len = snprintf(slot->id, sizeof slot->id, "%s:%s", added->queue,
-                           bullmq_reply_text(reply, 0, NULL));
-        slot->existing = bullmq_reply_int(reply, 1) != 0;
-        if (len >= (int)sizeof slot->id) {
-            struct mandor_err cut;
-            note(errand,
-                 err_set(&cut, -ENAMETOOLONG, FAULT_CALLER,
-                         "the job was added, but its id is longer than %zu bytes",
-                         sizeof slot->id - 1),
-                 &cut);
-        }
-    }
-    free(added->queue);
-    free(added);
-    if (--errand->pending == 0)
-        errand_over(errand);
-}
-
-static void add_one(struct errand *errand, const struct spec *spec, size_t index)
-{
-    struct bullmq_queue *queue = bullmq_queue(errand->mq, spec->queue);
-    struct added *added = calloc(1, sizeof *added);
-    SCOPED_FREE char *data = data_text(spec), *opts = opts_text(spec);
-    SCOPED_FREE char *name = json_utf8_lossy(name_of(spec), strlen(name_of(spec)), NULL);
-
-    if (spec->priority > PRIORITY_MAX) {
-        struct mandor_err err;
-        note(errand,
-             err_set(&err, -EINVAL, FAULT_CALLER, "priority %" PRId64 ": BullMQ has 0 to %d",
-                     spec->priority, PRIORITY_MAX),
-             &err);
-        free(added);
-        return;
-    }
-    if (queue == NULL || added == NULL || data == NULL || opts == NULL || name == NULL ||
-        (added->queue = strdup(spec->queue)) == NULL) {
-        free(added);
-        no_memory(errand);
-        return;
-    }
-    added->errand = errand;
-    added->index = index;
-    errand->pending++;
-
-    struct bullmq_args args;
-    bullmq_args_init(&args, queue);
-    bullmq_args_text(&args, name);
-    bullmq_args_text(&args, data);
-    bullmq_args_text(&args, opts);
-    bullmq_args_text(&args, "");
-    bullmq_arg_int(&args, spec->delay_ms);
-    bullmq_arg_int(&args, spec->priority);
-    bullmq_arg_int(&args, 0);
-    bullmq_args_text(&args, spec->unique != NULL ? spec->unique : "");
-    bullmq_arg_int(&args, 0);
-    bullmq_args_text(&args, BULLMQ_VERSION);
-    bullmq_call(queue, &args, &lua_bullmq_add, 0, on_added, added);
-}
-
-void bullmq_add(struct bullmq *mq, struct broker_req *req)
-{
-    struct errand *errand = errand_new(mq, req);
-
-    if (errand == NULL)
-        return;
-    req->add.served = true; /* whoever serves the queue need not be ours */
-    errand->pending = 1;
-    for (size_t i = 0; i < req->add.count; i++)
-        add_one(errand, req->add.specs[i], i);
-    if (--errand->pending == 0)
-        errand_over(errand);
 }
 
 /* ---- show, output ---- */
@@ -368,7 +29,7 @@ static void find_one(struct errand *errand, const char *id, redis_reply_fn *fn)
 static void ask_one(struct bullmq *mq, struct broker_req *req, const char *text, redis_reply_fn *fn)
 {
     const char *id;
-    struct bullmq_queue *queue = queue_of_id(mq, req, text, &id);
+    struct bullmq_queue *queue = bullmq_queue_of_id(mq, req, text, &id);
     struct errand *errand = queue != NULL ? errand_new(mq, req) : NULL;
 
     if (errand == NULL)
@@ -382,12 +43,12 @@ static void on_shown(void *arg, int result, const redisReply *reply, const struc
     struct errand *errand = arg;
     struct broker_req *req = errand->req;
 
-    note(errand, result, err);
+    errand_note(errand, result, err);
     if (result == 0 && reply->elements == 0)
-        note(errand, no_such_job(req, req->show.id), &req->err);
+        errand_note(errand, no_such_job(req, req->show.id), &req->err);
     else if (result == 0 &&
              (req->show.record = bullmq_found_json(reply->element[0], errand->queue->name)) == NULL)
-        no_memory(errand);
+        errand_no_memory(errand);
     errand_over(errand);
 }
 
@@ -397,7 +58,8 @@ void bullmq_show(struct bullmq *mq, struct broker_req *req)
     ask_one(mq, req, req->show.id, on_shown);
 }
 
-static void give_output(struct broker_req *req, const redisReply *job)
+/* The record keeps what the newest attempt wrote.  0, or -ENOENT when another one is asked for. */
+static int give_output(struct broker_req *req, const redisReply *job)
 {
     SCOPED_JSON *record = bullmq_found_record(job);
     const json_t *last = json_object_get(record, "last");
@@ -409,6 +71,8 @@ static void give_output(struct broker_req *req, const redisReply *job)
 
     req->output.active = bullmq_found_state(job, record) == JOB_ACTIVE;
     req->output.attempt_out = bullmq_number(record, "attempt", 0);
+    if (req->output.attempt != 0 && req->output.attempt != req->output.attempt_out)
+        return -ENOENT;
     (void)snprintf(req->output.worker, sizeof req->output.worker, "%s",
                    worker != NULL ? worker : "");
     if (json_object_get(record, key) != NULL)
@@ -416,17 +80,22 @@ static void give_output(struct broker_req *req, const redisReply *job)
                               NULL);
     else if (json_is_string(target))
         req->output.path = strdup(json_string_value(target));
+    return 0;
 }
 
 static void on_output(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
 {
     struct errand *errand = arg;
 
-    note(errand, result, err);
+    errand_note(errand, result, err);
     if (result == 0 && reply->elements == 0)
-        note(errand, no_such_job(errand->req, errand->req->output.id), &errand->req->err);
-    else if (result == 0)
-        give_output(errand->req, reply->element[0]);
+        errand_note(errand, no_such_job(errand->req, errand->req->output.id), &errand->req->err);
+    else if (result == 0 && give_output(errand->req, reply->element[0]) < 0)
+        errand_note(errand,
+                    err_set(&errand->req->err, -ENOENT, FAULT_CALLER,
+                            "the output of attempt %" PRId64 " of job '%s' is not kept",
+                            errand->req->output.attempt, errand->req->output.id),
+                    &errand->req->err);
     errand_over(errand);
 }
 
@@ -449,7 +118,7 @@ static void on_listed(void *arg, int result, const redisReply *reply, const stru
     struct errand *errand = arg;
     struct broker_req *req = errand->req;
 
-    note(errand, result, err);
+    errand_note(errand, result, err);
     size_t count = result == 0 ? reply->elements : 0;
     free(errand->after);
     errand->after = NULL;
@@ -474,7 +143,7 @@ static void list_next(struct errand *errand)
     const char *const *states = bullmq_states(req->list.state, &count);
 
     errand->queue = errand->status == 0 && json_array_size(req->list.records) < req->list.limit
-                        ? queue_at(errand, errand->queue_at)
+                        ? errand_queue_at(errand, errand->queue_at)
                         : NULL;
     if (errand->queue == NULL) {
         errand_over(errand);
@@ -514,7 +183,7 @@ void bullmq_list(struct bullmq *mq, struct broker_req *req)
     if (errand == NULL)
         return;
     req->list.records = json_array();
-    find_queues(errand, req->list.queue, list_found);
+    errand_find_queues(errand, req->list.queue, list_found);
 }
 
 /* ---- cancel, retry, remove ---- */
@@ -574,9 +243,9 @@ static void on_changed(void *arg, int result, const redisReply *reply, const str
     struct errand *errand = arg;
     struct broker_req *req = errand->req;
 
-    note(errand, result, err);
+    errand_note(errand, result, err);
     if (result == 0 && reply->integer <= 0)
-        note(errand, refusal(req, reply->integer), &req->err);
+        errand_note(errand, refusal(req, reply->integer), &req->err);
     else if (result == 0)
         req->change.count = 1;
     errand_over(errand);
@@ -597,7 +266,7 @@ static void on_one_of_many(void *arg, int result, const redisReply *reply,
 {
     struct errand *errand = arg;
 
-    note(errand, result, err);
+    errand_note(errand, result, err);
     if (result == 0 && reply->integer > 0) {
         errand->req->change.count++;
         errand->changed += reply->integer == 1; /* 2: it is where it was until its end */
@@ -610,7 +279,7 @@ static void on_ids(void *arg, int result, const redisReply *reply, const struct 
 {
     struct errand *errand = arg;
 
-    note(errand, result, err);
+    errand_note(errand, result, err);
     size_t count = result == 0 ? reply->elements : 0;
     errand->changed = 0;
     errand->full = count == PAGE;
@@ -630,7 +299,7 @@ static void change_next(struct errand *errand)
         errand->state_at = 0;
         errand->queue_at++;
     }
-    errand->queue = errand->status == 0 ? queue_at(errand, errand->queue_at) : NULL;
+    errand->queue = errand->status == 0 ? errand_queue_at(errand, errand->queue_at) : NULL;
     if (errand->queue == NULL) {
         errand_over(errand);
         return;
@@ -650,14 +319,14 @@ void bullmq_change(struct bullmq *mq, struct broker_req *req)
     req->change.count = 0;
     req->change.worker[0] = '\0';
     struct bullmq_queue *queue =
-        req->change.id != NULL ? queue_of_id(mq, req, req->change.id, &id) : NULL;
+        req->change.id != NULL ? bullmq_queue_of_id(mq, req, req->change.id, &id) : NULL;
     if (req->change.id != NULL && queue == NULL)
         return;
     struct errand *errand = errand_new(mq, req);
     if (errand == NULL)
         return;
     if (id == NULL) {
-        find_queues(errand, req->change.queue, change_next);
+        errand_find_queues(errand, req->change.queue, change_next);
         return;
     }
     errand->queue = queue;
@@ -671,7 +340,7 @@ static void on_paused(void *arg, int result, const redisReply *reply, const stru
     struct errand *errand = arg;
 
     (void)reply;
-    note(errand, result, err);
+    errand_note(errand, result, err);
     errand_over(errand);
 }
 
@@ -684,7 +353,7 @@ void bullmq_pause(struct bullmq *mq, struct broker_req *req)
     if (errand == NULL)
         return;
     if (queue == NULL) {
-        no_memory(errand);
+        errand_no_memory(errand);
         errand_over(errand);
         return;
     }
@@ -705,7 +374,7 @@ static void on_counted(void *arg, int result, const redisReply *reply, const str
     struct counting *counting = arg;
     struct errand *errand = counting->errand;
 
-    note(errand, result, err);
+    errand_note(errand, result, err);
     if (result == 0) {
         int64_t oldest = bullmq_reply_int(reply, 6);
         json_t *queue = json_pack(
@@ -727,13 +396,13 @@ static void on_counted(void *arg, int result, const redisReply *reply, const str
 
 static void count_queue(struct errand *errand, size_t index)
 {
-    struct bullmq_queue *queue = queue_at(errand, index);
+    struct bullmq_queue *queue = errand_queue_at(errand, index);
     struct counting *counting = calloc(1, sizeof *counting);
     struct bullmq_args args;
 
     if (queue == NULL || counting == NULL) {
         free(counting);
-        no_memory(errand);
+        errand_no_memory(errand);
         return;
     }
     counting->errand = errand;
@@ -802,5 +471,5 @@ void bullmq_stats(struct bullmq *mq, struct broker_req *req)
     if (errand == NULL)
         return;
     req->stats.stats = json_pack("{s:{}, s:[]}", "queues", "workers");
-    find_queues(errand, NULL, stats_found);
+    errand_find_queues(errand, NULL, stats_found);
 }

@@ -18,7 +18,8 @@ static const char *text_at(const redisReply *job, size_t index, size_t *ret_len)
     return text ? element->str : "";
 }
 
-const char *bullmq_found_field(const redisReply *job, const char *field, size_t *ret_len)
+/* One field of the job's hash; "" and *ret_len 0 when it has none. */
+static const char *field_of(const redisReply *job, const char *field, size_t *ret_len)
 {
     for (size_t i = FOUND_FIELDS; i + 1 < job->elements; i += 2)
         if (str_eq(text_at(job, i, NULL), field))
@@ -30,22 +31,23 @@ const char *bullmq_found_field(const redisReply *job, const char *field, size_t 
 
 static int64_t number(const redisReply *job, const char *field)
 {
-    return strtoll(bullmq_found_field(job, field, NULL), NULL, 10);
+    return strtoll(field_of(job, field, NULL), NULL, 10);
 }
 
 /* Any JSON of the hash, or NULL. */
 static json_t *value(const redisReply *job, const char *field)
 {
     size_t len;
-    const char *text = bullmq_found_field(job, field, &len);
+    const char *text = field_of(job, field, &len);
+    json_error_t why;
 
-    return len > 0 ? json_loadb(text, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL) : NULL;
+    return len > 0 ? json_load_foreign(text, len, &why) : NULL;
 }
 
 json_t *bullmq_found_record(const redisReply *job)
 {
     size_t len;
-    const char *text = bullmq_found_field(job, "mandor", &len);
+    const char *text = field_of(job, "mandor", &len);
 
     return bullmq_record_parse(text, len);
 }
@@ -69,7 +71,7 @@ static json_t *last_attempt(const redisReply *job, const json_t *record, enum jo
 {
     json_t *last = json_deep_copy(json_object_get(record, "last"));
     json_t *progress = value(job, "progress");
-    const char *reason = bullmq_found_field(job, "failedReason", NULL);
+    const char *reason = field_of(job, "failedReason", NULL);
 
     if (last == NULL && (last = json_object()) == NULL) {
         json_decref(progress);
@@ -92,12 +94,11 @@ json_t *bullmq_found_json(const redisReply *job, const char *queue)
     SCOPED_JSON *record = bullmq_found_record(job);
     enum job_state state = bullmq_found_state(job, record);
     SCOPED_JSON *last = last_attempt(job, record, state), *data = value(job, "data");
-    const char *deid = bullmq_found_field(job, "deid", NULL),
-               *found = text_at(job, FOUND_STATE, NULL);
+    const char *deid = field_of(job, "deid", NULL), *found = text_at(job, FOUND_STATE, NULL);
     struct bullmq_opts opts;
     SCOPED_BUF id = { 0 };
     size_t len;
-    const char *text = bullmq_found_field(job, "opts", &len);
+    const char *text = field_of(job, "opts", &len);
 
     if (buf_addf(&id, "%s:%s", queue, text_at(job, FOUND_ID, NULL)) < 0)
         return NULL;

@@ -8,8 +8,6 @@
 #include "base/macro.h"
 #include "job/verdict.h"
 
-/* One field of the job's hash; "" and *ret_len 0 when it has none. */
-const char *bullmq_found_field(const redisReply *job, const char *field, size_t *ret_len);
 /* What mandor wrote beside it; NULL = nothing.  New reference. */
 json_t *bullmq_found_record(const redisReply *job);
 enum job_state bullmq_found_state(const redisReply *job, const json_t *record);

@@ -68,11 +68,11 @@ int bullmq_opts_parse(const char *text, size_t len, struct bullmq_opts *ret, str
     json_error_t why;
 
     *ret = (struct bullmq_opts){ .stack_limit = -1, .completed.count = -1, .failed.count = -1 };
-    ret->json = len == 0 ? json_object() : json_loadb(text, len, JSON_ALLOW_NUL, &why);
+    ret->json = len == 0 ? json_object() : json_load_foreign(text, len, &why);
     if (ret->json == NULL)
         return err_set(err, -EINVAL, FAULT_CALLER, "the job's opts are no JSON: %s at byte %d",
                        len == 0 ? "out of memory" : why.text, len == 0 ? 0 : why.position);
-    if (!json_is_object(ret->json) && json_array_size(ret->json) > 0)
+    if (!json_is_object(ret->json) && (!json_is_array(ret->json) || json_array_size(ret->json) > 0))
         return err_set(err, -EINVAL, FAULT_CALLER, "the job's opts are no JSON object");
     /* An empty object is an empty array after a turn through Lua. */
     ret->attempts = bullmq_number(ret->json, "attempts", 0);

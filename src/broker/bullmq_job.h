@@ -58,7 +58,8 @@ char *bullmq_stack(const char *old, const char *entry, int64_t limit);
  * record: record_attempt_text(), NULL = none.  malloc'ed or NULL. */
 char *bullmq_trace(const char *reason, const char *record);
 
-/* A job's name may not hold ':'; its queue's may hold anything else: "<queue>:<id>" is how mandor names a job. */
+/* "<queue>:<id>" is how mandor names a job: no queue has a ':' in its name, an id may.  *ret_queue: malloc'ed; *ret_id: in text.
+ * 0, -EINVAL (it is no such name) or -ENOMEM. */
 MUST_CHECK int bullmq_split_id(const char *text, char **ret_queue, const char **ret_id);
 
 /* CLIENT SETNAME of a worker: "<prefix>:<base64 of the queue>[:w:<name>]".  malloc'ed or NULL. */

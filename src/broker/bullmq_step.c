@@ -4,10 +4,13 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "broker/bullmq.h"
 #include "broker/lua_scripts.h"
 
-#define OWN_TRIES 5 /* of an end that no request of the worker stands behind */
+#define OWN_TRIES       5 /* of an end that no request of the worker stands behind */
+#define TAKEN_MS        60000
+#define TAKEN_BYTES_MAX ((size_t)4 << 20)
 
 /* ---- what is held ---- */
 
@@ -47,8 +50,10 @@ static struct bullmq_end *new_end(const struct bullmq_held *held, const char *le
 
     if (end == NULL)
         return NULL;
+    end->queue = held->queue;
     end->what = what;
     end->attempt = held->attempt;
+    end->doubtful = held->doubtful;
     end->attempts = held->opts.attempts;
     end->lifo = held->opts.lifo;
     end->keep = (struct bullmq_keep){ .count = -1, .limit = BULLMQ_KEEP_LIMIT };
@@ -104,7 +109,7 @@ static void set_failure(struct bullmq *mq, const struct bullmq_held *held, struc
     if (trace != NULL)
         replace(&end->stack, bullmq_stack(held->stack, trace, held->opts.stack_limit));
     final = final || made >= held->opts.attempts || held->last_try;
-    if (!final && (delay_ms = bullmq_backoff_ms(&held->opts, made, bullmq_random01(mq))) < 0) {
+    if (!final && (delay_ms = bullmq_backoff_ms(&held->opts, made, random_01(&mq->random))) < 0) {
         SCOPED_BUF text = { 0 };
         final = true;
         if (buf_addf(&text, "%s (not tried again: this worker does not know backoff '%s')", reason,
@@ -174,7 +179,7 @@ static void set_record(struct bullmq *mq, const struct bullmq_held *held, struct
 void bullmq_settle(struct bullmq *mq, struct broker_req *req)
 {
     struct bullmq_held *held = hash_gets(mq->held, req->settle.id);
-    const struct retry_plan *plan = &req->settle.plan;
+    struct retry_plan *plan = &req->settle.plan;
 
     if (held == NULL || held->lost || held->attempt != req->settle.attempt) {
         if (held != NULL && held->attempt == req->settle.attempt)
@@ -190,15 +195,22 @@ void bullmq_settle(struct bullmq *mq, struct broker_req *req)
     end->req = req;
     const struct verdict *verdict = req->settle.verdict;
     bool again = plan->state == JOB_WAITING || plan->state == JOB_DELAYED;
-    bool put_back = again && !plan->charged;
+    /* It ended otherwise meanwhile, and is not tried again. */
+    bool cancelled = held->cancel && again;
     char reason[VERDICT_TEXT_SIZE];
+
+    if (cancelled)
+        *plan = (struct retry_plan){ .state = JOB_CANCELLED, .charged = true };
+    again = again && !cancelled;
+    bool put_back = again && !plan->charged;
 
     if (plan->state == JOB_COMPLETED)
         set_completed(mq, held, end, req->settle.result);
     else if (put_back)
         set_put_back(end, plan, verdict->cause, req->settle.again);
     else
-        set_failure(mq, held, end, verdict_text(verdict, reason), req->settle.record, !again);
+        set_failure(mq, held, end, cancelled ? "cancelled" : verdict_text(verdict, reason),
+                    req->settle.record, !again);
     set_record(mq, held, end, req, put_back);
     push_end(held->queue, end);
 }
@@ -228,6 +240,100 @@ void bullmq_give_back(struct bullmq *mq, struct broker_req *req)
         push_end(held->queue, end);
     }
     bullmq_answer(mq, req, 0);
+}
+
+/* ---- ends that the server took lately ---- */
+
+static size_t size_of(const struct bullmq_end *end)
+{
+    return sizeof *end + strlen(end->value) + strlen(end->stack) + strlen(end->record);
+}
+
+static struct bullmq_end *untake(struct bullmq *mq, struct bullmq_end *end)
+{
+    list_remove(&end->node);
+    (void)hash_takes(mq->taken_by_id, end->lease_id);
+    mq->taken_bytes -= size_of(end);
+    return end;
+}
+
+static void forget_old(struct bullmq *mq)
+{
+    while (!list_empty(&mq->taken)) {
+        struct bullmq_end *oldest = LIST_ENTRY(mq->taken.next, struct bullmq_end, node);
+        if (mq->taken_bytes <= TAKEN_BYTES_MAX && clock_mono_ms() - oldest->taken_ms < TAKEN_MS)
+            return;
+        bullmq_end_free(untake(mq, oldest));
+    }
+}
+
+static void forget_taken(struct bullmq *mq, const char *lease_id)
+{
+    struct bullmq_end *end = hash_gets(mq->taken_by_id, lease_id);
+
+    if (end != NULL)
+        bullmq_end_free(untake(mq, end));
+}
+
+/* Without memory it is not kept. */
+static void keep(struct bullmq *mq, struct bullmq_end *adopt)
+{
+    forget_taken(mq, adopt->lease_id);
+    if (hash_puts(mq->taken_by_id, adopt->lease_id, adopt) < 0) {
+        bullmq_end_free(adopt);
+        return;
+    }
+    if (!adopt->again)
+        adopt->taken_ms = clock_mono_ms();
+    adopt->again = true;
+    adopt->doubtful = adopt->alone = false;
+    adopt->req = NULL;
+    list_push_back(&mq->taken, &adopt->node);
+    mq->taken_bytes += size_of(adopt);
+    forget_old(mq);
+}
+
+void bullmq_settle_again(struct bullmq *mq)
+{
+    forget_old(mq);
+    while (!list_empty(&mq->taken)) {
+        struct bullmq_end *end = LIST_ENTRY(mq->taken.next, struct bullmq_end, node);
+        push_end(end->queue, untake(mq, end));
+    }
+}
+
+/* Among those that wait to be written again. */
+static struct bullmq_end *find_again(struct list *ends, const char *lease_id)
+{
+    LIST_FOREACH(end, ends, struct bullmq_end, node)
+        if (end->again && str_eq(end->lease_id, lease_id))
+            return end;
+    return NULL;
+}
+
+/* The job is run again: what was is no more. */
+static void forget_end(struct bullmq_queue *queue, const char *lease_id)
+{
+    struct bullmq_end *end;
+
+    forget_taken(queue->mq, lease_id);
+    while ((end = find_again(&queue->ends, lease_id)) != NULL) {
+        list_remove(&end->node);
+        queue->end_count--;
+        bullmq_end_free(end);
+    }
+}
+
+static void answered_again(struct bullmq_queue *queue, struct bullmq_end *end, int64_t code)
+{
+    if (code == 0)
+        log_warn("Redis at %s had lost the end of job %s of BullMQ's queue '%s' (a restart, or a "
+                 "failover, without its last writes): it is written again",
+                 redis_text(queue->mq->calls), end->id, queue->name);
+    if (code >= 0)
+        keep(queue->mq, end);
+    else
+        bullmq_end_free(end); /* it has gone on, or away */
 }
 
 /* ---- the answer of a call: ends ---- */
@@ -268,6 +374,10 @@ static void end_answered(struct bullmq_queue *queue, struct bullmq_end *end, int
     struct bullmq *mq = queue->mq;
     struct bullmq_held *held = hash_gets(mq->held, end->lease_id);
 
+    if (end->again) {
+        answered_again(queue, end, code);
+        return;
+    }
     if ((code == -4 || code == -9) && held != NULL) {
         contradict(queue, end, held, code);
         return;
@@ -280,7 +390,10 @@ static void end_answered(struct bullmq_queue *queue, struct bullmq_end *end, int
     if (end->req != NULL)
         bullmq_answer(mq, end->req, code < 0 ? -ESTALE : 0);
     queue->dry = false;
-    bullmq_end_free(end);
+    if (code < 0)
+        bullmq_end_free(end);
+    else
+        keep(mq, end);
 }
 
 /* ---- … jobs ---- */
@@ -372,8 +485,10 @@ static bool take(struct bullmq_queue *queue, const redisReply *job, struct lease
     size_t len;
 
     /* A lock of ours that is lost may have led it straight back to us. */
-    if (id != NULL)
+    if (id != NULL) {
         bullmq_held_free(let_go(mq, id));
+        forget_end(queue, id);
+    }
     if (id == NULL || hash_puts(mq->held, id, held) < 0) {
         log_error("out of memory: a job of BullMQ's queue '%s' stalls", queue->name);
         bullmq_held_free(held);
@@ -437,6 +552,7 @@ static void jobs_answered(struct bullmq_step *step, const redisReply *reply)
 
 /* ---- the call ---- */
 
+/* What waits for this call goes out at once. */
 static void step_over(struct bullmq_step *step)
 {
     struct bullmq_queue *queue = step->queue;
@@ -448,6 +564,8 @@ static void step_over(struct bullmq_step *step)
     }
     queue->step = NULL;
     free(step);
+    if (!list_empty(&mq->leases))
+        (void)bullmq_flush(mq);
     bullmq_turn(mq);
 }
 
@@ -456,9 +574,18 @@ static void step_failed(struct bullmq_step *step, int result, const struct mando
 {
     struct bullmq_queue *queue = step->queue;
     bool transient = redis_is_transient(result);
+    bool doubtful = result == -ECONNRESET || result == -ETIMEDOUT;
 
     LIST_FOREACH(end, &step->ends, struct bullmq_end, node) {
+        struct bullmq_held *held = hash_gets(queue->mq->held, end->lease_id);
         list_remove(&end->node);
+        if (end->again && transient) { /* the next connection has it as well */
+            keep(queue->mq, end);
+            continue;
+        }
+        end->doubtful = end->doubtful || doubtful;
+        if (held != NULL)
+            held->doubtful = held->doubtful || doubtful;
         bool shared = step->end_count > 1 || step->lease != NULL;
         bool again = transient ? end->req == NULL && end->tries++ < OWN_TRIES : shared;
         if (again && !(transient || end->alone)) {
@@ -475,7 +602,8 @@ static void step_failed(struct bullmq_step *step, int result, const struct mando
         } else {
             log_error("job %s of BullMQ's queue '%s' cannot be written: %s", end->id, queue->name,
                       err->msg);
-            bullmq_held_free(let_go(queue->mq, end->lease_id)); /* its lock runs out */
+            if (held != NULL && held->attempt == end->attempt)
+                bullmq_held_free(let_go(queue->mq, end->lease_id)); /* its lock runs out */
             if (end->req != NULL)
                 bullmq_answer(queue->mq, end->req, -ESTALE);
         }
@@ -524,12 +652,13 @@ static void add_end(struct bullmq_args *args, const struct bullmq_end *end)
     bullmq_args_text(args, end->value);
     bullmq_args_text(args, end->stack);
     bullmq_args_text(args, end->record);
-    bullmq_arg_int(args, end->attempts);
-    bullmq_arg_int(args, end->delay_ms);
-    bullmq_arg_int(args, end->keep.count);
-    bullmq_arg_int(args, end->keep.age_s);
-    bullmq_arg_int(args, end->keep.limit);
-    bullmq_arg_int(args, end->lifo);
+
+    char how[128];
+    (void)snprintf(how, sizeof how,
+                   "%" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %d %d",
+                   end->attempts, end->delay_ms, end->keep.count, end->keep.age_s, end->keep.limit,
+                   end->lifo, end->doubtful);
+    bullmq_args_text(args, how);
 }
 
 /* Which of the waiting ends go together. */
@@ -596,8 +725,10 @@ static void on_orphans(void *arg, int result, const redisReply *reply, const str
     for (size_t i = 0; i + 1 < reply->elements; i += 2) {
         const char *id = bullmq_reply_text(reply, i, NULL);
         SCOPED_FREE char *lease = bullmq_lease_id(queue, id);
-        if (lease == NULL || hash_gets(queue->mq->held, lease) != NULL)
-            continue;
+        if (lease == NULL || hash_gets(queue->mq->held, lease) != NULL ||
+            find_again(&queue->ends, lease) != NULL ||
+            (queue->step != NULL && find_again(&queue->step->ends, lease) != NULL))
+            continue; /* it is ours, or its end was lost and is being written again */
         struct bullmq_held nobody = { .queue = queue,
                                       .id = (char *)id,
                                       .attempt = bullmq_reply_int(reply, i + 1) };
@@ -645,8 +776,14 @@ static bool first_is_alone(const struct bullmq_queue *queue)
     return queue->end_count > 0 && LIST_ENTRY(queue->ends.next, struct bullmq_end, node)->alone;
 }
 
-/* Ask the next queue of the first request that may have something.  False: it has to wait for a call under way. */
-static bool ask_next(struct bullmq *mq, struct broker_req *req)
+enum ask {
+    ASK_SENT,  /* a call was made */
+    ASK_WAITS, /* until the one that is under way is answered */
+    ASK_OVER,  /* nothing more is to be asked: it is answered */
+};
+
+/* Ask the next queue of a request that may have something. */
+static enum ask ask_next(struct bullmq *mq, struct broker_req *req)
 {
     while (req->status == 0 && mq->lease_at < req->lease.queue_count) {
         const struct lease_queue *asked = &req->lease.queues[mq->lease_at];
@@ -654,31 +791,32 @@ static bool ask_next(struct bullmq *mq, struct broker_req *req)
         size_t wanted = MIN(asked->max, req->lease.want - req->lease.count);
 
         if (queue != NULL && queue->step != NULL)
-            return false;
+            return ASK_WAITS;
         if (queue != NULL && first_is_alone(queue) && call(queue, 0, NULL))
-            return false;
+            return ASK_SENT;
         if (queue != NULL && wanted > 0 && !(queue->dry && clock_mono_ms() < queue->dry_until_ms)) {
             if (queue->lost_answer)
                 look_for_orphans(queue);
             if (call(queue, wanted, req))
-                return false;
+                return ASK_SENT;
         }
         mq->lease_at++;
     }
     lease_over(mq, req);
-    return true;
+    return ASK_OVER;
 }
 
-void bullmq_flush(struct bullmq *mq)
+bool bullmq_flush(struct bullmq *mq)
 {
-    while (!list_empty(&mq->leases)) {
-        struct broker_req *req = LIST_ENTRY(mq->leases.next, struct broker_req, node);
-        if (!ask_next(mq, req))
-            break;
-    }
+    enum ask ask = ASK_OVER;
+
+    while (ask == ASK_OVER && !list_empty(&mq->leases))
+        ask = ask_next(mq, LIST_ENTRY(mq->leases.next, struct broker_req, node));
+    bool sent = ask == ASK_SENT;
     for (size_t i = 0; i < mq->queue_count; i++) {
         struct bullmq_queue *queue = mq->queues[i];
         if (queue->step == NULL && queue->end_count > 0)
-            (void)call(queue, 0, NULL);
+            sent = call(queue, 0, NULL) || sent;
     }
+    return sent;
 }

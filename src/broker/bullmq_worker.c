@@ -5,8 +5,8 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "broker/bullmq.h"
+#include "broker/data_dir.h"
 #include "broker/lua_scripts.h"
-#include "broker/remote.h"
 #include "job/cron.h"
 
 #define SWEEP_MS 5000 /* between looks at what dead workers of this machine left */
@@ -33,8 +33,8 @@ void bullmq_start(struct bullmq *mq, struct broker_req *req)
 
 /* ---- renewal: a quarter of the lock's time after the last one, whatever the worker does ---- */
 
-#define MARGIN_MS \
-    5000 /* a lock that could not be renewed counts as lost so long before it expires */
+/* A lock that could not be renewed counts as lost so long before it expires. */
+#define MARGIN_MS 5000
 
 /* One queue's locks. */
 struct renewal {
@@ -58,6 +58,8 @@ static void free_renewal(struct renewal *renewal)
 
 static void lose(struct bullmq_held *held, const char *why)
 {
+    if (held->doubtful)
+        return; /* it may have been its end that let go of the lock: whoever writes that again finds out */
     if (!held->lost)
         log_warn("could not renew lock for job %s of BullMQ's queue '%s': %s", held->id,
                  held->queue->name, why);
@@ -145,9 +147,8 @@ static void check_expiry(void *value, void *arg)
     overdue->any = true;
 }
 
-static void on_renew_timer(uv_timer_t *timer)
+void bullmq_renew_locks(struct bullmq *mq)
 {
-    struct bullmq *mq = timer->data;
     struct overdue overdue = { .mq = mq };
 
     if (hash_count(mq->held) == 0)
@@ -160,7 +161,13 @@ static void on_renew_timer(uv_timer_t *timer)
         broker_woken(mq->broker);
 }
 
-void bullmq_keep_locks(struct bullmq *mq)
+static void on_renew_timer(uv_timer_t *timer)
+{
+    bullmq_renew_locks(timer->data);
+}
+
+/* From now on. */
+static void keep_locks(struct bullmq *mq)
 {
     uint64_t period_ms = (uint64_t)MAX(mq->lock_ms / 4, (int64_t)50);
     (void)uv_timer_start(&mq->renew_timer, on_renew_timer, period_ms, period_ms);
@@ -212,23 +219,26 @@ static void on_fenced(void *arg, int result, const redisReply *reply, const stru
 {
     struct fence *fence = arg;
 
+    fence->req->begin_settle.left_ms = fence->mq->lock_ms;
     if (result < 0)
         bullmq_fail(fence->mq, fence->req, result, err);
     else
         bullmq_answer(fence->mq, fence->req, bullmq_reply_int(reply, 0) > 0 ? 0 : -ESTALE);
-    fence->req->begin_settle.left_ms = fence->mq->lock_ms;
     free(fence);
 }
 
 void bullmq_begin_settle(struct bullmq *mq, struct broker_req *req)
 {
     const struct bullmq_held *held = hash_gets(mq->held, req->begin_settle.id);
-    struct fence *fence = calloc(1, sizeof *fence);
     struct bullmq_args args;
 
-    if (held == NULL || held->lost || held->attempt != req->begin_settle.attempt || fence == NULL) {
-        free(fence);
-        bullmq_answer(mq, req, fence == NULL ? -ENOMEM : -ESTALE);
+    if (held == NULL || held->lost || held->attempt != req->begin_settle.attempt) {
+        bullmq_answer(mq, req, -ESTALE);
+        return;
+    }
+    struct fence *fence = calloc(1, sizeof *fence);
+    if (fence == NULL) {
+        bullmq_answer(mq, req, err_set(&req->err, -ENOMEM, FAULT_HOST, "settle a job"));
         return;
     }
     *fence = (struct fence){ .mq = mq, .req = req };
@@ -309,22 +319,31 @@ static void recovered(struct bullmq *mq)
         bullmq_answer(mq, LIST_ENTRY(node, struct broker_req, node), 0);
 }
 
+static void check_due(struct bullmq *mq);
+
+/* The check is one for all workers of a queue: whoever finds that another has made it comes back when the next is due. */
 static void on_checked(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
 {
     struct bullmq_queue *queue = arg;
     struct bullmq *mq = queue->mq;
+    int64_t next_ms = result == 0 ? bullmq_reply_int(reply, 0) : -1;
 
     queue->checking = false;
-    if (result < 0)
+    if (result < 0 && !mq->closing)
         log_warn("look for stalled jobs of BullMQ's queue '%s': %s", queue->name, err->msg);
-    for (size_t i = 0; result == 0 && i < reply->elements; i++)
+    for (size_t i = 1; result == 0 && i < reply->elements; i++)
         log_warn("job %s of BullMQ's queue '%s' had stalled: it waits again",
                  bullmq_reply_text(reply, i, NULL), queue->name);
-    if (result == 0 && reply->elements > 0) {
+    if (result == 0 && reply->elements > 1) {
         queue->dry = false;
         LIST_FOREACH(req, &mq->recovers, struct broker_req, node)
-            req->recover.recovered += reply->elements;
+            req->recover.recovered += reply->elements - 1;
+        broker_woken(mq->broker);
     }
+    queue->stalled_due_ms =
+        clock_mono_ms() +
+        (next_ms < 0 ? mq->settings.stalled_ms : MIN(next_ms + 1, mq->settings.stalled_ms));
+    check_due(mq);
     recovered(mq);
 }
 
@@ -333,18 +352,43 @@ static void check(struct bullmq_queue *queue)
     struct bullmq_args args;
 
     queue->checking = true;
-    queue->stalled_due_ms = clock_mono_ms() + queue->mq->settings.stalled_ms;
     bullmq_args_init(&args, queue);
     bullmq_arg_int(&args, queue->mq->settings.stalled_ms);
     bullmq_arg_int(&args, queue->mq->settings.max_stalled);
     bullmq_call(queue, &args, &lua_bullmq_stalled, REDIS_AGAIN, on_checked, queue);
 }
 
+static void on_stalled_timer(uv_timer_t *timer)
+{
+    check_due(timer->data);
+}
+
+/* Each queue whose time has come; the timer is for the others. */
+static void check_due(struct bullmq *mq)
+{
+    int64_t now_ms = clock_mono_ms(), left_ms = INT64_MAX;
+
+    if (mq->closing)
+        return;
+    for (size_t i = 0; i < mq->queue_count; i++) {
+        struct bullmq_queue *queue = mq->queues[i];
+        if (!queue->served || queue->checking)
+            continue;
+        if (now_ms >= queue->stalled_due_ms)
+            check(queue);
+        else
+            left_ms = MIN(left_ms, queue->stalled_due_ms - now_ms);
+    }
+    if (left_ms < INT64_MAX)
+        (void)uv_timer_start(&mq->stalled_timer, on_stalled_timer, (uint64_t)left_ms, 0);
+}
+
 static void sweep(struct work *work)
 {
     struct bullmq *mq = CONTAINER_OF(work, struct bullmq, sweep);
 
-    remote_sweep(broker_data_dir(mq->broker), mq->worker, mq->sweep_empty, mq->sweep_arg);
+    (void)data_dir_sweep(broker_data_dir(mq->broker), mq->worker, NULL, NULL, mq->sweep_empty,
+                         mq->sweep_arg);
 }
 
 static void on_swept(struct work *work)
@@ -366,11 +410,7 @@ void bullmq_recover(struct bullmq *mq, struct broker_req *req)
         mq->sweep_arg = req->recover.arg;
         work_submit(broker_loop(mq->broker), &mq->sweep, WORK_UNKNOWN, sweep, on_swept);
     }
-    for (size_t i = 0; i < mq->queue_count; i++) {
-        struct bullmq_queue *queue = mq->queues[i];
-        if (queue->served && !queue->checking && clock_mono_ms() >= queue->stalled_due_ms)
-            check(queue);
-    }
+    check_due(mq);
     recovered(mq);
 }
 
@@ -549,13 +589,15 @@ void bullmq_register(struct bullmq *mq, struct broker_req *req)
     mq->lock_ms = mq->settings.lock_ms > 0 ? mq->settings.lock_ms
                   : req->reg.lease_ms > 0  ? req->reg.lease_ms
                                            : BULLMQ_LOCK_MS;
-    bullmq_keep_locks(mq);
-    int r = registration == NULL ? -ENOMEM : serve_all(mq, req->reg.queues, &req->err);
+    keep_locks(mq);
+    int r = registration == NULL ? err_set(&req->err, -ENOMEM, FAULT_HOST, "register a worker")
+                                 : serve_all(mq, req->reg.queues, &req->err);
     if (r < 0) {
         free(registration);
         bullmq_answer(mq, req, r);
         return;
     }
     *registration = (struct registration){ .mq = mq, .req = req };
-    redis_call(mq->calls, REDIS_AGAIN, BULLMQ_CALL_MS, 1, argv, NULL, on_greeted, registration);
+    redis_call(mq->calls, REDIS_AGAIN, req->reg.wait_ms > 0 ? req->reg.wait_ms : BULLMQ_CALL_MS, 1,
+               argv, NULL, on_greeted, registration);
 }

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "base/clock.h"
+#include "broker/data_dir.h"
 
 _Static_assert(JOB_WAITING == 0 && JOB_DELAYED == 1 && JOB_ACTIVE == 2 && JOB_COMPLETED == 3 &&
                    JOB_FAILED == 4 && JOB_CANCELLED == 5,
@@ -217,11 +218,6 @@ static int run_once(struct store *store, sqlite3_stmt *stmt)
     return MIN(r, 0);
 }
 
-int store_run(struct store *store, enum store_stmt which)
-{
-    return run_once(store, store_stmt(store, which));
-}
-
 int store_run_i(struct store *store, enum store_stmt which, int64_t value)
 {
     sqlite3_stmt *stmt = store_stmt(store, which);
@@ -283,7 +279,7 @@ int store_begin(struct store *store, struct mandor_err *err)
     store->rows = 0;
     store->cursor_before = store->cursor;
     store->doomed_before = store->doomed_count;
-    if (store_run(store, STMT_BEGIN) < 0) {
+    if (run_once(store, store_stmt(store, STMT_BEGIN)) < 0) {
         turnstile_leave(&store->turnstile);
         return store_error(store, err);
     }
@@ -293,7 +289,7 @@ int store_begin(struct store *store, struct mandor_err *err)
 
 int store_commit(struct store *store, struct mandor_err *err)
 {
-    if (store_run(store, STMT_COMMIT) < 0) {
+    if (run_once(store, store_stmt(store, STMT_COMMIT)) < 0) {
         int r = store_error(store, err);
         store_rollback(store);
         return r;
@@ -326,49 +322,6 @@ static int exec(struct store *store, const char *sql)
 {
     int rc = sqlite3_exec(store->db, sql, NULL, NULL, NULL);
     return rc == SQLITE_OK ? 0 : fail(store, rc);
-}
-
-static int make_dir(const char *path, mode_t mode, struct mandor_err *err)
-{
-    struct stat st;
-
-    if (mkdir(path, mode) == 0)
-        return 0;
-    if (errno != EEXIST)
-        return err_set(err, -errno, FAULT_HOST, "make directory '%s'", path);
-    if (stat(path, &st) < 0)
-        return err_set(err, -errno, FAULT_HOST, "look at '%s'", path);
-    if (!S_ISDIR(st.st_mode))
-        return err_set(err, -ENOTDIR, FAULT_HOST, "'%s' must be a directory", path);
-    return 0;
-}
-
-int store_data_dirs(const char *db_path, char **ret, struct mandor_err *err)
-{
-    /* A job that runs as another user passes through two of them to its own directories. */
-    static const struct {
-        const char *name;
-        mode_t mode;
-    } parts[] = { { "", 0711 },
-                  { "/run", 0700 },
-                  { "/output", 0700 },
-                  { "/scratch", 0711 },
-                  { "/journal", 0700 } };
-    SCOPED_FREE char *dir = NULL;
-
-    if (asprintf(&dir, "%s.d", db_path) < 0) {
-        dir = NULL;
-        return err_set(err, -ENOMEM, FAULT_HOST, "open '%s'", db_path);
-    }
-    for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
-        char path[PATH_MAX];
-        (void)snprintf(path, sizeof path, "%s%s", dir, parts[i].name);
-        int r = make_dir(path, parts[i].mode, err);
-        if (r < 0)
-            return r;
-    }
-    *ret = STEAL(dir);
-    return 0;
 }
 
 /* SQLite would make the file with the umask's mode; its log and index files then take the mode of the file.  An existing file
@@ -525,7 +478,7 @@ static int open_parts(struct store *store, bool worker, struct mandor_err *err)
     if (r == 0 && worker)
         r = check_sound(store, err);
     if (r == 0)
-        r = store_data_dirs(store->path, &store->data_dir, err);
+        r = data_dir_make(store->path, &store->data_dir, err);
     if (r < 0)
         return r;
 
@@ -539,8 +492,8 @@ static int open_parts(struct store *store, bool worker, struct mandor_err *err)
 /* Without the statistics that nobody reads, SQLite's allocator takes no lock: a tenth of an insert's time. */
 static void configure_sqlite(void)
 {
-    (void)sqlite3_config(SQLITE_CONFIG_MEMSTATUS,
-                         0); /* too late when somebody else uses SQLite here: no harm */
+    /* Too late when somebody else uses SQLite here: no harm. */
+    (void)sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
 }
 
 int store_open(const char *path, bool worker, struct store **ret, struct mandor_err *err)

@@ -54,9 +54,6 @@ struct store {
     char *keep_seen; /* the retention that this process wrote down last */
 };
 
-/* Make "<db>.d" and the directories in it (closed to others but for passing through) where they are missing.  *ret: malloc'ed path. */
-MUST_CHECK int store_data_dirs(const char *db_path, char **ret, struct mandor_err *err);
-
 /* Open, check, and where needed make or migrate the queue at path (absolute).  worker: see broker_open(). */
 MUST_CHECK int store_open(const char *path, bool worker, struct store **ret,
                           struct mandor_err *err);
@@ -76,14 +73,13 @@ sqlite3_stmt *store_stmt(struct store *store, enum store_stmt which);
 MUST_CHECK int store_step(struct store *store, sqlite3_stmt *stmt);
 /* Fill err from store->rc: which file, what happened, what to do.  Returns -errno. */
 int store_error(const struct store *store, struct mandor_err *err);
-/* Run a statement with up to one integer or text binding (?1); 0 or -errno. */
-MUST_CHECK int store_run(struct store *store, enum store_stmt which);
+/* Run a statement with one integer or text binding (?1); 0 or -errno. */
 MUST_CHECK int store_run_i(struct store *store, enum store_stmt which, int64_t value);
 MUST_CHECK int store_run_s(struct store *store, enum store_stmt which, const char *text);
 
 void bind_i(sqlite3_stmt *stmt, int index, int64_t value);
-void bind_s(sqlite3_stmt *stmt, int index,
-            const char *text); /* NULL = null; borrowed until the next store_stmt() */
+/* NULL = null; borrowed until the next store_stmt(). */
+void bind_s(sqlite3_stmt *stmt, int index, const char *text);
 const char *col_s(sqlite3_stmt *stmt, int column); /* NULL when null */
 int64_t col_i(sqlite3_stmt *stmt, int column);
 
@@ -98,10 +94,6 @@ extern const char *store_test_boot_id;
 MUST_CHECK int store_job_id(const char *text, int64_t *ret, struct mandor_err *err);
 #define STORE_ID_SIZE 24
 
-/* Is the worker that holds the lock at path alive?  1: yes; 0: no, and *ret_fd holds the lock now (-1 when the file is gone). */
-int store_worker_alive(const char *lock_path, int *ret_fd);
-/* Delete a job, its earlier attempts and its inline output; note its output directory as doomed. */
-MUST_CHECK int store_delete_job(struct store *store, int64_t id);
 MUST_CHECK int store_note_doomed(struct store *store, int64_t id);
 /* Remove up to max doomed directories (outside of a transaction); store_begin() then forgets them. */
 void store_remove_doomed(struct store *store, size_t max);
@@ -120,13 +112,11 @@ int store_register(struct store *store, struct broker_req *req);
 int store_unregister(struct store *store, struct broker_req *req);
 int store_pause(struct store *store, struct broker_req *req);
 int store_change(struct store *store, struct broker_req *req); /* cancel, retry, remove one job */
-int store_change_all(struct store *store,
-                     struct broker_req *req); /* … all of a state; its own transactions */
+/* … all of a state; its own transactions. */
+int store_change_all(struct store *store, struct broker_req *req);
 int store_recover(struct store *store, struct broker_req *req); /* its own transactions */
-/* Part of recovery: remove what is left of workers that no row names.  Outside of a transaction. */
-MUST_CHECK int store_sweep_traces(struct store *store, struct broker_req *req);
-int store_show(struct store *store,
-               struct broker_req *req); /* the rest: outside of a transaction */
+/* The rest: outside of a transaction. */
+int store_show(struct store *store, struct broker_req *req);
 int store_list(struct store *store, struct broker_req *req);
 int store_output(struct store *store, struct broker_req *req);
 int store_stats(struct store *store, struct broker_req *req);

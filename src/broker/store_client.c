@@ -1,11 +1,10 @@
 /* store_client.c - the requests of clients: add, show, list, output, cancel, retry, remove, pause, stats; and retention. */
-#include <dirent.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "broker/data_dir.h"
 #include "broker/store.h"
 
 /* ---- add ---- */
@@ -80,7 +79,7 @@ static bool worker_lives(const char *lock_path, const char *boot_id)
     int fd;
     if (boot_id == NULL || !str_eq(boot_id, store_boot_id()))
         return false;
-    bool alive = store_worker_alive(lock_path, &fd) == 1;
+    bool alive = data_dir_worker_alive(lock_path, &fd) == 1;
     if (fd >= 0)
         (void)close(fd);
     return alive;
@@ -136,20 +135,12 @@ int store_add(struct store *store, struct broker_req *req)
 
 /* ---- show and list ---- */
 
-static json_t *parse_stored(const char *text)
-{
-    json_t *json = NULL;
-    if (text == NULL || json_parse(text, strlen(text), &json, NULL) < 0)
-        return NULL;
-    return json;
-}
-
 /* A record of the row that stmt (STMT_SHOW's columns) stands on. */
 static json_t *row_record(sqlite3_stmt *stmt, const json_t *history)
 {
     char id[STORE_ID_SIZE];
-    SCOPED_JSON *attempt_json = parse_stored(col_s(stmt, 15));
-    SCOPED_JSON *spec = parse_stored(col_s(stmt, 16));
+    SCOPED_JSON *attempt_json = record_stored(col_s(stmt, 15));
+    SCOPED_JSON *spec = record_stored(col_s(stmt, 16));
     enum job_state state = (enum job_state)col_i(stmt, 2);
 
     (void)snprintf(id, sizeof id, "%" PRId64, col_i(stmt, 0));
@@ -175,21 +166,6 @@ static json_t *row_record(sqlite3_stmt *stmt, const json_t *history)
     });
 }
 
-static json_t *history_entry(int64_t attempt, int64_t ended_ms, const char *text)
-{
-    static const char *const keys[] = { "cause", "exit_code", "signal", "error" };
-    char when[CLOCK_RFC3339_SIZE];
-    SCOPED_JSON *json = parse_stored(text);
-    json_t *entry = json_pack("{s:I, s:s}", "attempt", (json_int_t)attempt, "finished_at",
-                              clock_rfc3339(ended_ms, when));
-
-    for (size_t i = 0; entry != NULL && i < ARRAY_LEN(keys); i++) {
-        json_t *value = json_object_get(json, keys[i]);
-        (void)json_object_set_new(entry, keys[i], value != NULL ? json_incref(value) : json_null());
-    }
-    return entry;
-}
-
 /* *ret: new array, or NULL when there were no earlier attempts. */
 static int read_history(struct store *store, int64_t id, json_t **ret)
 {
@@ -198,7 +174,7 @@ static int read_history(struct store *store, int64_t id, json_t **ret)
     bind_i(stmt, 1, id);
     int r;
     while ((r = store_step(store, stmt)) == 1) {
-        json_t *entry = history_entry(col_i(stmt, 0), col_i(stmt, 1), col_s(stmt, 2));
+        json_t *entry = record_history_entry(col_i(stmt, 0), col_i(stmt, 1), col_s(stmt, 2));
         if (history == NULL)
             history = json_array();
         if (entry == NULL || json_array_append_new(history, entry) < 0) {
@@ -394,7 +370,7 @@ static int earlier_json(struct store *store, int64_t id, int64_t attempt, json_t
     bind_i(stmt, 2, attempt);
     int r = store_step(store, stmt);
     if (r == 1) {
-        *ret = parse_stored(col_s(stmt, 0));
+        *ret = record_stored(col_s(stmt, 0));
         (void)sqlite3_reset(stmt);
     }
     return r;
@@ -424,7 +400,7 @@ int store_output(struct store *store, struct broker_req *req)
         (void)snprintf(req->output.worker, sizeof req->output.worker, "%s",
                        worker != NULL ? worker : "");
     } else if (which == ended && ended > 0) {
-        json = parse_stored(col_s(stmt, 15));
+        json = record_stored(col_s(stmt, 15));
     }
     (void)sqlite3_reset(stmt);
 
@@ -438,6 +414,48 @@ int store_output(struct store *store, struct broker_req *req)
     if (r >= 0)
         r = ended_output(store, id, json, req);
     return r < 0 ? store_error(store, &req->err) : 0;
+}
+
+/* ---- removal ---- */
+
+static bool has_files(const struct store *store, int64_t id)
+{
+    char path[PATH_MAX];
+    (void)snprintf(path, sizeof path, "%s/output/%" PRId64, store->data_dir, id);
+    return access(path, F_OK) == 0;
+}
+
+int store_note_doomed(struct store *store, int64_t id)
+{
+    if (store->doomed_count == store->doomed_cap) {
+        size_t cap = MAX(store->doomed_cap * 2, (size_t)64);
+        int64_t *more = realloc(store->doomed, cap * sizeof *more);
+        if (more == NULL) {
+            store->rc = SQLITE_NOMEM;
+            return -ENOMEM;
+        }
+        store->doomed = more;
+        store->doomed_cap = cap;
+    }
+    store->doomed[store->doomed_count++] = id;
+    return 0;
+}
+
+/* With its earlier attempts and its inline output; its output directory is noted as doomed. */
+static int delete_job(struct store *store, int64_t id)
+{
+    int r = store_run_i(store, STMT_DELETE, id);
+    if (r == 0)
+        r = store_run_i(store, STMT_DELETE_ATTEMPTS, id);
+    if (r == 0)
+        r = store_run_i(store, STMT_DELETE_OUTPUTS, id);
+    if (r == 0 && has_files(store, id)) {
+        r = store_run_i(store, STMT_DOOM, id);
+        if (r == 0)
+            r = store_note_doomed(store, id);
+    }
+    store->rows += 3;
+    return r;
 }
 
 /* ---- cancel, retry, remove ---- */
@@ -483,7 +501,7 @@ static int remove_one(struct store *store, struct broker_req *req, int64_t id, c
 {
     if (state == JOB_ACTIVE)
         return refuse(req, id_text, "removed", state);
-    return store_delete_job(store, id) < 0 ? store_error(store, &req->err) : 0;
+    return delete_job(store, id) < 0 ? store_error(store, &req->err) : 0;
 }
 
 static int change_id(struct store *store, struct broker_req *req, int64_t id, const char *id_text,
@@ -598,65 +616,7 @@ int store_change_all(struct store *store, struct broker_req *req)
     return 0;
 }
 
-/* ---- removal and retention ---- */
-
-static bool has_files(const struct store *store, int64_t id)
-{
-    char path[PATH_MAX];
-    (void)snprintf(path, sizeof path, "%s/output/%" PRId64, store->data_dir, id);
-    return access(path, F_OK) == 0;
-}
-
-int store_note_doomed(struct store *store, int64_t id)
-{
-    if (store->doomed_count == store->doomed_cap) {
-        size_t cap = MAX(store->doomed_cap * 2, (size_t)64);
-        int64_t *more = realloc(store->doomed, cap * sizeof *more);
-        if (more == NULL) {
-            store->rc = SQLITE_NOMEM;
-            return -ENOMEM;
-        }
-        store->doomed = more;
-        store->doomed_cap = cap;
-    }
-    store->doomed[store->doomed_count++] = id;
-    return 0;
-}
-
-int store_delete_job(struct store *store, int64_t id)
-{
-    int r = store_run_i(store, STMT_DELETE, id);
-    if (r == 0)
-        r = store_run_i(store, STMT_DELETE_ATTEMPTS, id);
-    if (r == 0)
-        r = store_run_i(store, STMT_DELETE_OUTPUTS, id);
-    if (r == 0 && has_files(store, id)) {
-        r = store_run_i(store, STMT_DOOM, id);
-        if (r == 0)
-            r = store_note_doomed(store, id);
-    }
-    store->rows += 3;
-    return r;
-}
-
-/* output/<id> holds plain files only; one that is gone already is as good. */
-static void remove_output_dir(const struct store *store, int64_t id)
-{
-    char path[PATH_MAX];
-    (void)snprintf(path, sizeof path, "%s/output/%" PRId64, store->data_dir, id);
-    int fd = RETRY_EINTR(open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
-    if (dir == NULL) {
-        if (fd >= 0)
-            (void)close(fd);
-        return;
-    }
-    for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
-        if (!str_eq(entry->d_name, ".") && !str_eq(entry->d_name, ".."))
-            (void)unlinkat(dirfd(dir), entry->d_name, 0);
-    (void)closedir(dir);
-    (void)rmdir(path);
-}
+/* ---- retention ---- */
 
 void store_remove_doomed(struct store *store, size_t max)
 {
@@ -664,8 +624,11 @@ void store_remove_doomed(struct store *store, size_t max)
     if (count == 0)
         return;
 
-    for (; done < count; done++)
-        remove_output_dir(store, store->doomed[store->doomed_count - 1 - done]);
+    for (; done < count; done++) {
+        char id[STORE_ID_SIZE];
+        (void)snprintf(id, sizeof id, "%" PRId64, store->doomed[store->doomed_count - 1 - done]);
+        data_dir_remove_output(store->data_dir, id);
+    }
     if (store_begin(store, NULL) < 0)
         return; /* the rows stay, and the next recover asks again */
     for (size_t i = 0; i < done; i++)
@@ -714,7 +677,7 @@ int store_expire(struct store *store, const char *queue, enum job_state state, i
     (void)sqlite3_reset(stmt);
 
     for (int i = 0; r >= 0 && i < found; i++)
-        r = store_delete_job(store, ids[i]);
+        r = delete_job(store, ids[i]);
     return r < 0 ? r : found;
 }
 
@@ -780,7 +743,7 @@ static int stat_workers(struct store *store, json_t *workers)
             workers,
             json_pack("{s:s, s:I, s:s, s:o, s:s, s:b}", "name", col_s(stmt, 0), "pid",
                       (json_int_t)col_i(stmt, 1), "host", col_s(stmt, 2), "queues",
-                      parse_stored(col_s(stmt, 6)), "since", clock_rfc3339(col_i(stmt, 7), when),
+                      record_stored(col_s(stmt, 6)), "since", clock_rfc3339(col_i(stmt, 7), when),
                       "alive", (int)worker_lives(col_s(stmt, 4), col_s(stmt, 3))));
     return r;
 }

@@ -9,13 +9,11 @@
  * hand at the database makes one: who signs off stays registered while a started job is its own) names nothing that could be
  * emptied: it goes when its lease has run out and, if it was started in this boot, nobody holds the lock of that worker.
  */
-#include <fcntl.h>
 #include <stdio.h>
-#include <sys/file.h>
-#include <sys/random.h>
-#include <sys/stat.h>
 
 #include "base/json.h"
+#include "base/random.h"
+#include "broker/data_dir.h"
 #include "broker/store.h"
 
 #define RECOVER_ROWS   200 /* jobs put through their verdict in one transaction */
@@ -118,13 +116,6 @@ static int due(struct store *store, struct broker_req *req)
 
 /* ---- one job of a dead worker ---- */
 
-static double random01(void)
-{
-    uint32_t bits = 0;
-    (void)getrandom(&bits, sizeof bits, 0); /* 0 when it fails: no jitter then */
-    return (double)bits / 4294967296.0;
-}
-
 /* The row of STMT_WORKER_ACTIVE or STMT_ORPHAN, copied: the statement is reset before the job is written. */
 struct dead_job {
     int64_t id, attempts_used, put_backs, started_ms, attempt, attempts;
@@ -165,13 +156,14 @@ static struct retry_plan plan_dead(const struct dead_job *job, const struct verd
 {
     SCOPED_JSON *json = NULL;
     SCOPED(spec_free) struct spec *spec = NULL;
+    uint64_t random = random_seed();
 
     if (json_parse(job->spec_text, strlen(job->spec_text), &json, NULL) < 0 ||
         spec_from_json(json, NULL, &spec, NULL) < 0)
         return (struct retry_plan){ .state = JOB_FAILED, .charged = true };
     spec->attempts = job->attempts; /* of its queue, where the job itself does not say */
     return retry_plan(verdict_outcome(verdict, spec), spec, job->attempts_used, job->put_backs,
-                      random01());
+                      random_01(&random));
 }
 
 static int end_dead(struct store *store, const struct dead_job *job, const char *worker)
@@ -334,22 +326,13 @@ static int settle_worker(struct store *store, struct broker_req *req,
     return 0;
 }
 
-/* Remove path if it is still the file behind fd: a successor of the same name may have made a new one. */
-static void unlink_same(const char *path, int fd)
-{
-    struct stat held, found;
-    if (fd >= 0 && fstat(fd, &held) == 0 && lstat(path, &found) == 0 &&
-        held.st_ino == found.st_ino && held.st_dev == found.st_dev)
-        (void)unlink(path);
-}
-
 static void remove_traces(struct store *store, const struct dead_worker *worker, int lock_fd)
 {
     char path[PATH_MAX];
     if ((size_t)snprintf(path, sizeof path, "%s/run/%s.sock", store->data_dir, worker->name) <
         sizeof path)
         (void)unlink(path);
-    unlink_same(worker->lock_path, lock_fd);
+    data_dir_remove_lock(worker->lock_path, lock_fd);
 }
 
 static int recover_worker(struct store *store, struct broker_req *req,
@@ -358,7 +341,7 @@ static int recover_worker(struct store *store, struct broker_req *req,
     SCOPED_FD lock_fd = -1;
     bool same_boot = str_eq(worker->boot_id, store_boot_id());
 
-    if (store_worker_alive(worker->lock_path, &lock_fd) == 1)
+    if (data_dir_worker_alive(worker->lock_path, &lock_fd) == 1)
         return 0;
     /* nothing survives a reboot */
     if (same_boot && (req->recover.empty == NULL ||
@@ -446,7 +429,7 @@ static bool orphan_dead(struct store *store, const struct orphan *orphan)
         (size_t)snprintf(path, sizeof path, "%s/run/%s.lock", store->data_dir, orphan->worker) >=
             sizeof path)
         return true; /* no worker of ours has such a name */
-    bool alive = store_worker_alive(path, &fd) == 1;
+    bool alive = data_dir_worker_alive(path, &fd) == 1;
     if (fd >= 0)
         (void)close(fd);
     return !alive;
@@ -570,6 +553,28 @@ static int left_files(struct store *store, struct broker_req *req)
     return 0;
 }
 
+static int is_registered(const char *name, void *arg)
+{
+    struct store *store = arg;
+    sqlite3_stmt *stmt = store_stmt(store, STMT_WORKER_KNOWN);
+
+    bind_s(stmt, 1, name);
+    int r = store_step(store, stmt);
+    if (r == 1)
+        (void)sqlite3_reset(stmt);
+    return r;
+}
+
+/* What remains of workers that no row names: killed before they had registered, or while they signed off.  Those who are
+ * registered are dead_workers()' own. */
+static int traces(struct store *store, struct broker_req *req)
+{
+    store->rc = SQLITE_OK;
+    int r = data_dir_sweep(store->data_dir, store->worker, is_registered, store, req->recover.empty,
+                           req->recover.arg);
+    return r < 0 ? store_error(store, &req->err) : 0;
+}
+
 int store_recover(struct store *store, struct broker_req *req)
 {
     req->recover.due = req->recover.recovered = req->recover.removed = 0;
@@ -583,6 +588,6 @@ int store_recover(struct store *store, struct broker_req *req)
     if (r == 0)
         r = left_files(store, req);
     if (r == 0 && store->recover_turn++ % RECOVER_TRACES == 0)
-        r = store_sweep_traces(store, req);
+        r = traces(store, req);
     return r;
 }

@@ -3,9 +3,7 @@
  * The fence (I7): every write about an attempt first reads the job's row and goes on only when it is active, with this worker
  * and this attempt number.  One writer at a time (BEGIN IMMEDIATE), so what was read still holds when the row is written.
  */
-#include <fcntl.h>
 #include <stdio.h>
-#include <sys/file.h>
 
 #include "broker/store.h"
 
@@ -19,7 +17,7 @@ struct held {
 
 static int stale(struct broker_req *req, const char *id, int64_t attempt)
 {
-    return err_set(&req->err, -ESTALE, FAULT_REMOTE,
+    return err_say(&req->err, -ESTALE, FAULT_REMOTE,
                    "job %s attempt %" PRId64 " is not held by this worker", id, attempt);
 }
 
@@ -159,8 +157,8 @@ static int lease_queue(struct store *store, struct broker_req *req, const struct
         r = fill_lease(stmt, queue->name, lease);
         if (r < 0) {
             (void)sqlite3_reset(stmt);
-            store->rc =
-                SQLITE_NOMEM; /* undo the whole: nothing may stay leased that nobody hears of */
+            /* Undo the whole: nothing may stay leased that nobody hears of. */
+            store->rc = SQLITE_NOMEM;
             return r;
         }
         req->lease.count++;
@@ -260,8 +258,8 @@ static int look_ahead(struct store *store, struct broker_req *req, const struct 
         bind_s(stmt, 2, boot);
         int r = store_step(store, stmt);
         int64_t due = r == 1 ? MAX(col_i(stmt, 0) - now, 0) : -1;
-        if (r ==
-            0) { /* delays from before a reboot go by the wall clock, which may still be set: look again soon */
+        /* Delays from before a reboot go by the wall clock, which may still be set: look again soon. */
+        if (r == 0) {
             stmt = store_stmt(store, STMT_OTHER_BOOT_DUE);
             bind_s(stmt, 1, name);
             bind_s(stmt, 2, boot);
@@ -595,28 +593,11 @@ int store_unregister(struct store *store, struct broker_req *req)
     bind_s(stmt, 1, store->worker);
     bind_i(stmt, 2, store_wall_ms());
     int r = store_step(store, stmt);
-    if (r ==
-        0) /* whoever leaves started jobs behind stays on the list, so that their containment is emptied first */
+    /* Whoever leaves started jobs behind stays on the list, so that their containment is emptied first. */
+    if (r == 0)
         r = store_run_s(store, STMT_SIGN_OFF, store->worker);
     if (r < 0)
         return store_error(store, &req->err);
     store->wake = true;
-    return 0;
-}
-
-int store_worker_alive(const char *lock_path, int *ret_fd)
-{
-    *ret_fd = -1;
-    if (lock_path == NULL || lock_path[0] == '\0')
-        return 0;
-
-    int fd = RETRY_EINTR(open(lock_path, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-    if (fd < 0)
-        return errno == ENOENT ? 0 : 1; /* what cannot be looked at counts as alive */
-    if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-        (void)close(fd);
-        return 1;
-    }
-    *ret_fd = fd;
     return 0;
 }

@@ -8,6 +8,7 @@
 #ifndef BROKER_STREAMS_H
 #define BROKER_STREAMS_H
 
+#include "base/hash.h"
 #include "broker/broker_ops.h"
 #include "redis/redis.h"
 
@@ -26,10 +27,15 @@ struct streams {
     uint64_t random;
     char lost[STREAMS_NONCE_SIZE]; /* of a lease whose answer never came; "" = none */
     int64_t up_since_ms;           /* monotonic; 0 = down */
-    bool warned;                   /* of eviction */
+    bool was_up, warned;           /* warned: of eviction */
     size_t outstanding;            /* requests without an answer */
     unsigned handles;              /* that are open while closing */
     bool closing;
+    struct list ends;  /* BROKER_SETTLE of this turn of the loop */
+    struct list taken; /* those that the server took lately */
+    struct hash *taken_by_id;
+    size_t taken_bytes;
+    uv_idle_t turn_over;
     uv_timer_t pause;  /* between two XREADs */
     char event_id[48]; /* the last event that was seen */
     bool sweeping;
@@ -53,7 +59,9 @@ struct args {
 void args_s(struct args *args, const char *text); /* borrowed until the call is made; NULL = "" */
 void args_b(struct args *args, const void *bytes, size_t len);
 void args_i(struct args *args, int64_t number);
-void args_copy(struct args *args, const char *text); /* copied */
+void args_copy(struct args *args, const char *text);          /* copied */
+void args_own(struct args *args);                             /* what is borrowed is copied */
+void args_again(struct args *args, const struct args *those); /* borrowed */
 void args_done(struct args *args);
 
 /* Make the call; fn as in redis.h.  The prefix goes in front.  args is done afterwards. */
@@ -72,6 +80,7 @@ int64_t field_int(const redisReply *fields, const char *name);
 
 /* ---- the requests; each answers for itself ---- */
 
+/* End a request: status is 0, or -errno with req->err set. */
 void streams_answer(struct streams *s, struct broker_req *req, int status);
 /* err NULL: req->err is set already. */
 void streams_fail(struct streams *s, struct broker_req *req, int status,
@@ -79,17 +88,27 @@ void streams_fail(struct streams *s, struct broker_req *req, int status,
 
 #define STREAMS_CALL_MS 10000
 #define STREAMS_REFUSED INT64_C(-116) /* ESTALE, as the scripts say it */
+#define STREAMS_UNDONE  INT64_C(-117) /* the server has lost what came before */
 
 /* streams_worker.c */
 void streams_lease(struct streams *s, struct broker_req *req);
 void streams_start(struct streams *s, struct broker_req *req);
 void streams_renew(struct streams *s, struct broker_req *req);
 void streams_begin_settle(struct streams *s, struct broker_req *req);
-void streams_settle(struct streams *s, struct broker_req *req);
 void streams_give_back(struct streams *s, struct broker_req *req);
 void streams_phase(struct streams *s, struct broker_req *req);
 void streams_register(struct streams *s, struct broker_req *req);
 void streams_unregister(struct streams *s, struct broker_req *req);
+/* -ESTALE, and why.  code: the script's. */
+int streams_stale(struct broker_req *req, const char *id, int64_t attempt, int64_t code);
+
+/* streams_settle.c */
+void streams_settle(struct streams *s, struct broker_req *req);
+void streams_send_ends(struct streams *s); /* what has been gathered */
+/* The connection is back, perhaps to a server that has lost its last writes: what it took lately is written again where it is missing. */
+void streams_settle_again(struct streams *s);
+void streams_forget_end(struct streams *s, const char *id); /* the job is run again */
+void streams_forget_ends(struct streams *s);
 
 /* streams_client.c */
 void streams_add(struct streams *s, struct broker_req *req);
@@ -103,8 +122,6 @@ void streams_stats(struct streams *s, struct broker_req *req);
  * share host name and boot and see different files under one path: they are strangers to each other then.  Blocks on a local file. */
 #define STREAMS_PLACE_SIZE 96
 void streams_place(const char *lock_path, char place[static STREAMS_PLACE_SIZE]);
-/* Is a worker of a row of the scripts' workers() alive?  Those of this machine by their lock (blocking: an open and a flock of a local file), others by their sign of life. */
-bool streams_worker_lives(const struct streams *s, const redisReply *row);
 
 /* streams_recover.c */
 void streams_recover(struct streams *s, struct broker_req *req);

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "broker/data_dir.h"
 #include "broker/lua_scripts.h"
 #include "broker/store.h"
 #include "broker/streams.h"
@@ -63,7 +64,9 @@ static void on_added(void *arg, int result, const redisReply *reply, const struc
     part_over(adding);
 }
 
-bool streams_worker_lives(const struct streams *s, const redisReply *row)
+/* Is a worker of a row of the scripts' workers() alive?  Those of this machine by their lock (blocking: an open and a flock of a
+ * local file), others by their sign of life. */
+static bool worker_lives(const struct streams *s, const redisReply *row)
 {
     char place[STREAMS_PLACE_SIZE];
     int fd;
@@ -72,7 +75,7 @@ bool streams_worker_lives(const struct streams *s, const redisReply *row)
     if (!str_eq(reply_text(reply_at(row, 1)), s->host) ||
         !str_eq(reply_text(reply_at(row, 2)), place))
         return reply_int(reply_at(row, 8)) == 1;
-    bool alive = store_worker_alive(reply_text(reply_at(row, 3)), &fd) == 1;
+    bool alive = data_dir_worker_alive(reply_text(reply_at(row, 3)), &fd) == 1;
     if (fd >= 0)
         (void)close(fd);
     return alive;
@@ -96,7 +99,7 @@ static bool serves(const redisReply *worker, const char *queue)
 static bool is_served(const struct streams *s, const redisReply *workers, const char *queue)
 {
     for (size_t i = 0; reply_at(workers, i) != NULL; i++)
-        if (serves(reply_at(workers, i), queue) && streams_worker_lives(s, reply_at(workers, i)))
+        if (serves(reply_at(workers, i), queue) && worker_lives(s, reply_at(workers, i)))
             return true;
     return false;
 }
@@ -171,19 +174,10 @@ void streams_add(struct streams *s, struct broker_req *req)
 
 /* ---- records ---- */
 
-static json_t *parse_stored(const char *text)
-{
-    json_t *json = NULL;
-
-    if (text == NULL || json_parse(text, strlen(text), &json, NULL) < 0)
-        return NULL;
-    return json;
-}
-
 static json_t *make_record(const char *id, const redisReply *fields, const json_t *history)
 {
-    SCOPED_JSON *attempt_json = parse_stored(field_of(fields, "aj"));
-    SCOPED_JSON *spec = parse_stored(field_of(fields, "spec"));
+    SCOPED_JSON *attempt_json = record_stored(field_of(fields, "aj"));
+    SCOPED_JSON *spec = record_stored(field_of(fields, "spec"));
     const char *state_text = field_of(fields, "st");
     int state = state_text != NULL ? job_state_from_name(state_text) : -1;
     bool final = state >= 0 && job_state_final((enum job_state)state);
@@ -213,19 +207,11 @@ static json_t *make_record(const char *id, const redisReply *fields, const json_
 /* "attempt|ended at|record" */
 static json_t *history_entry(const char *text)
 {
-    static const char *const keys[] = { "cause", "exit_code", "signal", "error" };
-    char when[CLOCK_RFC3339_SIZE], *end = NULL;
+    char *end = NULL;
     int64_t attempt = strtoll(text, &end, 10);
-    int64_t ended = *end == '|' ? strtoll(end + 1, &end, 10) : 0;
-    SCOPED_JSON *json = parse_stored(*end == '|' ? end + 1 : NULL);
-    json_t *entry = json_pack("{s:I, s:s}", "attempt", (json_int_t)attempt, "finished_at",
-                              clock_rfc3339(ended, when));
+    int64_t ended_ms = *end == '|' ? strtoll(end + 1, &end, 10) : 0;
 
-    for (size_t i = 0; entry != NULL && i < ARRAY_LEN(keys); i++) {
-        json_t *value = json_object_get(json, keys[i]);
-        (void)json_object_set_new(entry, keys[i], value != NULL ? json_incref(value) : json_null());
-    }
-    return entry;
+    return record_history_entry(attempt, ended_ms, *end == '|' ? end + 1 : NULL);
 }
 
 static int no_job(struct broker_req *req, const char *id)
@@ -297,9 +283,9 @@ static void on_listed(void *arg, int result, const redisReply *reply, const stru
     for (size_t i = 0; reply_at(reply, i) != NULL; i++) {
         const redisReply *row = reply_at(reply, i);
         json_t *record = make_record(reply_text(reply_at(row, 0)), reply_at(row, 1), NULL);
+        /* Not looked up for a list: absent, not null. */
         if (record != NULL)
-            (void)json_object_del(record,
-                                  "history"); /* not looked up for a list: absent, not null */
+            (void)json_object_del(record, "history");
         if (record == NULL || json_array_append_new(records, record) < 0) {
             streams_answer(s, req, err_set(&req->err, -ENOMEM, FAULT_HOST, "list jobs"));
             return;
@@ -364,7 +350,7 @@ static int take_output(struct broker_req *req, const redisReply *reply)
                        "job %s has no attempt %" PRId64 ", it was started %" PRId64 " times",
                        req->output.id, which, attempt);
     if (bytes == NULL || bytes->type != REDIS_REPLY_STRING) {
-        record = parse_stored(reply_text(reply_at(reply, 5)));
+        record = record_stored(reply_text(reply_at(reply, 5)));
         return output_place(req, record) < 0
                    ? err_set(&req->err, -ENOMEM, FAULT_HOST, "read output")
                    : 0;
@@ -537,24 +523,19 @@ static json_t *queue_json(const redisReply *row)
 static json_t *worker_json(const struct streams *s, const redisReply *row)
 {
     char when[CLOCK_RFC3339_SIZE];
-    json_t *queues = parse_stored(reply_text(reply_at(row, 5)));
+    json_t *queues = record_stored(reply_text(reply_at(row, 5)));
 
     return json_pack("{s:s, s:I, s:s, s:o, s:s, s:b}", "name", reply_text(reply_at(row, 0)), "pid",
                      (json_int_t)reply_int(reply_at(row, 7)), "host", reply_text(reply_at(row, 1)),
                      "queues", queues != NULL ? queues : json_array(), "since",
                      clock_rfc3339(reply_int(reply_at(row, 6)), when), "alive",
-                     (int)streams_worker_lives(s, row));
+                     (int)worker_lives(s, row));
 }
 
 static json_t *server_json(const struct streams *s)
 {
-    const char *evicts = redis_evicts(s->redis);
-    int version = redis_version(s->redis);
-    char text[32];
-
-    (void)snprintf(text, sizeof text, "%d.%d.%d", version / 10000, version / 100 % 100,
-                   version % 100);
-    return json_pack("{s:s, s:s, s:s?}", "name", s->url.text, "version", text, "evicts", evicts);
+    return json_pack("{s:s, s:s, s:s?}", "name", s->url.text, "software", redis_software(s->redis),
+                     "evicts", redis_evicts(s->redis));
 }
 
 static void on_stats(void *arg, int result, const redisReply *reply, const struct mandor_err *err)

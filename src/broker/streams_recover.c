@@ -7,14 +7,12 @@
  * when its lease is over by the server's clock: it ends its trees before that by its own.  A worker of this machine that lives keeps its jobs even then
  * (it may be stopped, and its trees with it). */
 #include <stdio.h>
-#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "broker/data_dir.h"
 #include "broker/lua_scripts.h"
-#include "broker/remote.h"
-#include "broker/store.h"
 #include "broker/streams.h"
 
 #define TAKEOVER_GRACE_MS 2000
@@ -37,7 +35,7 @@ struct recovery {
     struct lost_job {
         char id[24], worker[64], *spec;
         int64_t attempt, attempts_used, put_backs, started_ms, attempts, over_ms;
-        bool started, cancelled;
+        bool started;
     } * jobs;
     size_t job_count;
     size_t pending; /* scripts without an answer, and one while they are being sent */
@@ -119,7 +117,7 @@ static void on_ended(void *arg, int result, const redisReply *reply, const struc
 
     if (result < 0)
         note_failure(rec, result, err);
-    else if (reply_int(reply) == 0)
+    else if (reply_int(reply_at(reply, 0)) == 0)
         rec->req->recover.recovered++; /* else somebody else was faster */
     over(rec);
 }
@@ -130,10 +128,13 @@ static void end_started(struct recovery *rec, const struct lost_job *job)
     struct args args = { .count = 0 };
     SCOPED_BUF text = { 0 };
 
-    (void)snprintf(verdict.error, sizeof verdict.error,
-                   job->over_ms >= 0 ? "worker '%s' let its lease run out while it ran this attempt"
-                                     : "worker '%s' died while it ran this attempt",
-                   job->worker);
+    const char *why =
+        str_eq(job->worker, rec->s->worker)
+            ? "worker '%s' does not run this attempt, and the server has not its end: "
+              "it was restarted, or replaced, without its last writes"
+        : job->over_ms >= 0 ? "worker '%s' let its lease run out while it ran this attempt"
+                            : "worker '%s' died while it ran this attempt";
+    (void)snprintf(verdict.error, sizeof verdict.error, why, job->worker);
     struct retry_plan after = plan(job, &verdict);
     if (record_attempt_text(&(struct record_attempt){ .verdict = &verdict }, &text) < 0)
         buf_clear(&text);
@@ -204,7 +205,6 @@ static int read_jobs(struct recovery *rec, const redisReply *rows, const char *w
                        worker != NULL ? worker : reply_text(reply_at(row, 10)));
         job->attempt = reply_int(reply_at(row, 1));
         job->started = reply_int(reply_at(row, 2)) == 1;
-        job->cancelled = reply_int(reply_at(row, 3)) == 1;
         job->attempts_used = reply_int(reply_at(row, 4));
         job->put_backs = reply_int(reply_at(row, 5));
         job->started_ms = reply_int(reply_at(row, 6));
@@ -259,22 +259,13 @@ static void look_at_peers(uv_work_t *work)
         peer->local = peer->local && str_eq(place, peer->place);
         if (!peer->local)
             continue;
-        peer->alive = store_worker_alive(peer->lock, &peer->fd) == 1;
+        peer->alive = data_dir_worker_alive(peer->lock, &peer->fd) == 1;
         peer->emptied = !peer->alive && rec->req->recover.empty != NULL &&
                         rec->req->recover.empty(peer->base, rec->req->recover.arg) == 0;
     }
     /* What died before it had registered. */
-    remote_sweep(broker_data_dir(rec->s->broker), rec->s->worker, rec->req->recover.empty,
-                 rec->req->recover.arg);
-}
-
-static void remove_lock(const struct peer *peer)
-{
-    struct stat named, held;
-
-    if (peer->fd >= 0 && stat(peer->lock, &named) == 0 && fstat(peer->fd, &held) == 0 &&
-        named.st_ino == held.st_ino && named.st_dev == held.st_dev)
-        (void)unlink(peer->lock);
+    (void)data_dir_sweep(broker_data_dir(rec->s->broker), rec->s->worker, NULL, NULL,
+                         rec->req->recover.empty, rec->req->recover.arg);
 }
 
 static void on_forgotten(void *arg, int result, const redisReply *reply,
@@ -295,6 +286,7 @@ static void forget(struct recovery *rec, const char *name)
 
     args_copy(&args, name);
     args_s(&args, "forget");
+    args_s(&args, "");
     rec->pending++;
     streams_eval(rec->s, &lua_streams_held, REDIS_AGAIN, STREAMS_CALL_MS, &args, on_forgotten, rec);
 }
@@ -311,7 +303,7 @@ static void on_held(void *arg, int result, const redisReply *reply, const struct
         for (size_t i = 0; i < rec->job_count; i++)
             end_job(rec, &rec->jobs[i]);
         forget(rec, peer->name);
-        remove_lock(peer);
+        data_dir_remove_lock(peer->lock, peer->fd);
     }
     over(rec);
 }
@@ -338,6 +330,7 @@ static void next(struct recovery *rec)
         }
         args_s(&args, peer->name);
         args_s(&args, "");
+        args_s(&args, "");
         streams_eval(rec->s, &lua_streams_held, REDIS_AGAIN, STREAMS_CALL_MS, &args, on_held, rec);
         return;
     }
@@ -360,8 +353,8 @@ static bool may_take(const struct recovery *rec, const struct lost_job *job)
 
     if (str_eq(job->worker, rec->s->worker))
         return job->over_ms >= SELF_GRACE_MS;
-    return peer == NULL ||
-           !peer->local; /* of those that are here, the lock decides, and next() sees to them */
+    /* Of those that are here, the lock decides, and next() sees to them. */
+    return peer == NULL || !peer->local;
 }
 
 static void on_looked(uv_work_t *work, int status)

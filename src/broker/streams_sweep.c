@@ -1,10 +1,10 @@
-/* streams_sweep.c - files of output outlive their job: whoever removes it may sit on another machine.  So each worker looks from time to time which of the directories in
- * <data_dir>/output are of no job any more. */
+/* streams_sweep.c - files of output outlive their job: whoever removes it may sit on another machine.  So each worker looks from time to time
+ * which of the directories in <data_dir>/output are of no job any more. */
 #include <dirent.h>
-#include <fcntl.h>
 #include <stdio.h>
 
 #include "base/clock.h"
+#include "broker/data_dir.h"
 #include "broker/lua_scripts.h"
 #include "broker/streams.h"
 
@@ -14,7 +14,6 @@
 struct sweep {
     struct streams *s;
     uv_work_t work;
-    char *dir; /* <data_dir>/output */
     char (*ids)[24];
     size_t count;
     unsigned skip; /* so many are passed over: all come in their turn */
@@ -24,7 +23,6 @@ static void finish(struct sweep *sweep)
 {
     struct streams *s = sweep->s;
 
-    free(sweep->dir);
     free(sweep->ids);
     free(sweep);
     s->sweeping = false;
@@ -41,9 +39,11 @@ static bool is_id(const char *name)
 static void look(uv_work_t *work)
 {
     struct sweep *sweep = work->data;
-    DIR *dir = opendir(sweep->dir);
+    char path[PATH_MAX];
     size_t seen = 0;
 
+    (void)snprintf(path, sizeof path, "%s/output", broker_data_dir(sweep->s->broker));
+    DIR *dir = opendir(path);
     if (dir == NULL)
         return;
     for (struct dirent *entry; (entry = readdir(dir)) != NULL && sweep->count < SWEEP_MAX;)
@@ -52,33 +52,12 @@ static void look(uv_work_t *work)
     (void)closedir(dir);
 }
 
-/* It holds plain files only; one that is gone already is as good. */
-static void remove_one(const char *parent, const char *id)
-{
-    char path[PATH_MAX];
-
-    if ((size_t)snprintf(path, sizeof path, "%s/%s", parent, id) >= sizeof path)
-        return;
-    int fd = RETRY_EINTR(open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
-    if (dir == NULL) {
-        if (fd >= 0)
-            (void)close(fd);
-        return;
-    }
-    for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
-        if (!str_eq(entry->d_name, ".") && !str_eq(entry->d_name, ".."))
-            (void)unlinkat(dirfd(dir), entry->d_name, 0);
-    (void)closedir(dir);
-    (void)rmdir(path);
-}
-
 static void remove_all(uv_work_t *work)
 {
     struct sweep *sweep = work->data;
 
     for (size_t i = 0; i < sweep->count; i++)
-        remove_one(sweep->dir, sweep->ids[i]);
+        data_dir_remove_output(broker_data_dir(sweep->s->broker), sweep->ids[i]);
 }
 
 static void on_removed(uv_work_t *work, int status)
@@ -130,8 +109,7 @@ void streams_sweep(struct streams *s)
         return;
     *sweep = (struct sweep){ .s = s, .skip = s->sweep_skip, .work.data = sweep };
     sweep->ids = calloc(SWEEP_MAX, sizeof *sweep->ids);
-    if (sweep->ids == NULL || asprintf(&sweep->dir, "%s/output", broker_data_dir(s->broker)) < 0) {
-        free(sweep->ids);
+    if (sweep->ids == NULL) {
         free(sweep);
         return;
     }

@@ -11,13 +11,17 @@
 #define LEASE_CALL_MS 5000
 #define VERSION_MIN   60200 /* XAUTOCLAIM, ZRANGESTORE: Redis 6.2 */
 
+/* A request on its way.  read: what the reply means, 0 or -errno with req->err; NULL = nothing. */
 struct ask {
     struct streams *s;
     struct broker_req *req;
+    int (*read)(struct streams *s, struct broker_req *req, const redisReply *reply);
     char nonce[STREAMS_NONCE_SIZE];
 };
 
-static struct ask *new_ask(struct streams *s, struct broker_req *req)
+static struct ask *new_ask(struct streams *s, struct broker_req *req,
+                           int (*read)(struct streams *s, struct broker_req *req,
+                                       const redisReply *reply))
 {
     struct ask *ask = calloc(1, sizeof *ask);
 
@@ -26,15 +30,48 @@ static struct ask *new_ask(struct streams *s, struct broker_req *req)
         streams_answer(s, req, -ENOMEM);
         return NULL;
     }
-    ask->s = s;
-    ask->req = req;
+    *ask = (struct ask){ .s = s, .req = req, .read = read };
     streams_nonce(s, ask->nonce);
     return ask;
 }
 
-static int stale(struct broker_req *req, const char *id, int64_t attempt)
+static void on_reply(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
 {
-    return err_set(&req->err, -ESTALE, FAULT_REMOTE,
+    struct ask *ask = arg;
+    struct streams *s = ask->s;
+
+    if (result < 0) {
+        /* A lease may have been carried out: the next one asks for what this one took. */
+        if (ask->req->op == BROKER_LEASE && (result == -ECONNRESET || result == -ETIMEDOUT))
+            memcpy(s->lost, ask->nonce, sizeof s->lost);
+        streams_fail(s, ask->req, result, err);
+    } else {
+        int r = ask->read != NULL ? ask->read(s, ask->req, reply) : 0;
+        streams_answer(s, ask->req, r);
+    }
+    free(ask);
+}
+
+static void call(struct ask *ask, struct redis_script *script, struct args *args)
+{
+    streams_eval(ask->s, script, REDIS_AGAIN, STREAMS_CALL_MS, args, on_reply, ask);
+}
+
+static void args_refs(struct args *args, const struct lease_ref *refs, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        args_s(args, refs[i].id);
+        args_i(args, refs[i].attempt);
+    }
+}
+
+int streams_stale(struct broker_req *req, const char *id, int64_t attempt, int64_t code)
+{
+    if (code != STREAMS_REFUSED)
+        return err_say(&req->err, -ESTALE, FAULT_REMOTE,
+                       "the server has lost that job %s attempt %" PRId64 " was started", id,
+                       attempt);
+    return err_say(&req->err, -ESTALE, FAULT_REMOTE,
                    "job %s attempt %" PRId64 " is not held by this worker", id, attempt);
 }
 
@@ -81,33 +118,21 @@ static void watch(struct streams *s, const redisReply *names)
     s->queues = queues;
 }
 
-static void on_leased(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
+static int read_leases(struct streams *s, struct broker_req *req, const redisReply *reply)
 {
-    struct ask *ask = arg;
-    struct streams *s = ask->s;
-    struct broker_req *req = ask->req;
     size_t taken = 0;
 
-    if (result < 0) {
-        /* It may have been carried out: the next lease asks for what this one took. */
-        if (s->lost[0] == '\0' && (result == -ECONNRESET || result == -ETIMEDOUT))
-            memcpy(s->lost, ask->nonce, sizeof s->lost);
-        free(ask);
-        streams_fail(s, req, result, err);
-        return;
-    }
-    free(ask);
     s->lost[0] = '\0';
     req->lease.next_due_ms = reply_int(reply_at(reply, 0));
     req->lease.drained = reply_int(reply_at(reply, 1)) == 1;
     watch(s, reply_at(reply, 2));
     for (size_t i = 3; reply_at(reply, i) != NULL && taken < req->lease.want; i++)
         if (fill_lease(reply_at(reply, i), &req->lease.leases[taken]) == 0)
-            taken++;
+            streams_forget_end(s, req->lease.leases[taken++].id);
         else
             log_error("out of memory: a leased job waits until its lease expires");
     req->lease.count = taken;
-    streams_answer(s, req, 0);
+    return 0;
 }
 
 void streams_lease(struct streams *s, struct broker_req *req)
@@ -123,13 +148,15 @@ void streams_lease(struct streams *s, struct broker_req *req)
         streams_answer(s, req, -EINVAL);
         return;
     }
-    if ((ask = new_ask(s, req)) == NULL)
+    if ((ask = new_ask(s, req, read_leases)) == NULL)
         return;
     args_s(&args, s->worker);
     args_i(&args, s->lease_ms);
     args_i(&args, (int64_t)req->lease.want);
     args_i(&args, (int64_t)req->lease.start);
     args_i(&args, (int64_t)(s->turn % 1000));
+    if (s->lost[0] != '\0') /* should this answer be lost as well, one name finds what both took */
+        memcpy(ask->nonce, s->lost, sizeof ask->nonce);
     args_s(&args, ask->nonce);
     args_s(&args, s->lost);
     for (size_t i = 0; i < req->lease.queue_count; i++) {
@@ -138,35 +165,27 @@ void streams_lease(struct streams *s, struct broker_req *req)
         args_i(&args, (int64_t)MIN(req->lease.queues[i].start, req->lease.start));
         args_i(&args, req->lease.queues[i].attempts);
     }
-    streams_eval(s, &lua_streams_lease, 0, LEASE_CALL_MS, &args, on_leased, ask);
+    streams_eval(s, &lua_streams_lease, 0, LEASE_CALL_MS, &args, on_reply, ask);
 }
 
 /* ---- the life of an attempt ---- */
 
-static void on_started(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
+static int read_start(struct streams *s, struct broker_req *req, const redisReply *reply)
 {
-    struct ask *ask = arg;
-    struct broker_req *req = ask->req;
-    struct streams *s = ask->s;
     int64_t attempt = reply_int(reply);
 
-    free(ask);
-    if (result < 0) {
-        streams_fail(s, req, result, err);
-    } else if (attempt == STREAMS_REFUSED) {
-        streams_answer(s, req, stale(req, req->start.id, req->start.attempt));
-    } else {
-        req->start.cancelled = attempt == -1;
-        if (!req->start.cancelled)
-            req->start.attempt = attempt;
-        streams_answer(s, req, 0);
-    }
+    if (attempt == STREAMS_REFUSED)
+        return streams_stale(req, req->start.id, req->start.attempt, attempt);
+    req->start.cancelled = attempt == -1;
+    if (!req->start.cancelled)
+        req->start.attempt = attempt;
+    return 0;
 }
 
 void streams_start(struct streams *s, struct broker_req *req)
 {
     struct args args = { .count = 0 };
-    struct ask *ask = new_ask(s, req);
+    struct ask *ask = new_ask(s, req, read_start);
 
     if (ask == NULL)
         return;
@@ -178,66 +197,54 @@ void streams_start(struct streams *s, struct broker_req *req)
     args_i(&args, req->start.attempts);
     args_i(&args, clock_wall_ms());
     args_s(&args, ask->nonce);
-    streams_eval(s, &lua_streams_start, REDIS_AGAIN, STREAMS_CALL_MS, &args, on_started, ask);
+    call(ask, &lua_streams_start, &args);
 }
 
-static void on_renewed(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
+static int read_renewal(struct streams *s, struct broker_req *req, const redisReply *reply)
 {
-    struct ask *ask = arg;
-    struct broker_req *req = ask->req;
-    struct streams *s = ask->s;
-
-    free(ask);
-    if (result < 0) {
-        streams_fail(s, req, result, err);
-        return;
-    }
     req->renew.left_ms = s->lease_ms;
     for (size_t i = 0; i < req->renew.count; i++) {
         int64_t flag = reply_int(reply_at(reply, i));
-        req->renew.flags[i] = flag == 1 ? RENEW_LOST : flag == 2 ? RENEW_CANCEL : 0;
+        req->renew.flags[i] = flag == 1 || flag == 3 ? RENEW_LOST : flag == 2 ? RENEW_CANCEL : 0;
+        if (flag == 3)
+            log_event(LOG_WARN, req->renew.refs[i].id, req->renew.refs[i].attempt,
+                      "'%s' has lost that this attempt was started: a restart, or a failover, "
+                      "without its last writes",
+                      s->url.text);
     }
-    streams_answer(s, req, 0);
+    return 0;
 }
 
 void streams_renew(struct streams *s, struct broker_req *req)
 {
     struct args args = { .count = 0 };
-    struct ask *ask = new_ask(s, req);
+    struct ask *ask = new_ask(s, req, read_renewal);
 
     if (ask == NULL)
         return;
     args_s(&args, s->worker);
     args_i(&args, s->lease_ms);
-    for (size_t i = 0; i < req->renew.count; i++) {
-        args_s(&args, req->renew.refs[i].id);
-        args_i(&args, req->renew.refs[i].attempt);
-    }
+    args_refs(&args, req->renew.refs, req->renew.count);
     /* A renewal that comes late is worth nothing: the worker asks again with what it holds then. */
     streams_eval(s, &lua_streams_renew, REDIS_AGAIN, MIN(s->lease_ms / 6, (int64_t)STREAMS_CALL_MS),
-                 &args, on_renewed, ask);
+                 &args, on_reply, ask);
 }
 
-static void on_begun(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
+static int read_begin(struct streams *s, struct broker_req *req, const redisReply *reply)
 {
-    struct ask *ask = arg;
-    struct broker_req *req = ask->req;
-    struct streams *s = ask->s;
+    int64_t flag = reply_int(reply_at(reply, 0));
 
-    free(ask);
     req->begin_settle.left_ms = s->lease_ms;
-    if (result < 0)
-        streams_fail(s, req, result, err);
-    else if (reply_int(reply_at(reply, 0)) == 1)
-        streams_answer(s, req, stale(req, req->begin_settle.id, req->begin_settle.attempt));
-    else
-        streams_answer(s, req, 0);
+    return flag == 1 || flag == 3
+               ? streams_stale(req, req->begin_settle.id, req->begin_settle.attempt,
+                               flag == 3 ? STREAMS_UNDONE : STREAMS_REFUSED)
+               : 0;
 }
 
 void streams_begin_settle(struct streams *s, struct broker_req *req)
 {
     struct args args = { .count = 0 };
-    struct ask *ask = new_ask(s, req);
+    struct ask *ask = new_ask(s, req, read_begin);
 
     if (ask == NULL)
         return;
@@ -245,84 +252,32 @@ void streams_begin_settle(struct streams *s, struct broker_req *req)
     args_i(&args, s->lease_ms);
     args_s(&args, req->begin_settle.id);
     args_i(&args, req->begin_settle.attempt);
-    streams_eval(s, &lua_streams_renew, REDIS_AGAIN, STREAMS_CALL_MS, &args, on_begun, ask);
-}
-
-static void on_settled(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
-{
-    struct ask *ask = arg;
-    struct broker_req *req = ask->req;
-    struct streams *s = ask->s;
-
-    free(ask);
-    if (result < 0)
-        streams_fail(s, req, result, err);
-    else if (reply_int(reply) != 0)
-        streams_answer(s, req, stale(req, req->settle.id, req->settle.attempt));
-    else
-        streams_answer(s, req, 0);
-}
-
-void streams_settle(struct streams *s, struct broker_req *req)
-{
-    struct args args = { .count = 0 };
-    struct ask *ask = new_ask(s, req);
-
-    if (ask == NULL)
-        return;
-    args_s(&args, s->worker);
-    args_s(&args, req->settle.id);
-    args_i(&args, req->settle.attempt);
-    args_s(&args, job_state_name(req->settle.plan.state));
-    args_i(&args, req->settle.plan.charged);
-    args_i(&args, req->settle.plan.delay_ms);
-    args_i(&args, req->settle.started_ms);
-    args_i(&args, req->settle.finished_ms > 0 ? req->settle.finished_ms : clock_wall_ms());
-    args_s(&args, req->settle.record);
-    args_i(&args, req->settle.keep_ms);
-    args_i(&args, req->settle.keep_count);
-    args_s(&args, req->settle.queue);
-    args_b(&args, req->settle.out, req->settle.out_len);
-    args_b(&args, req->settle.errout, req->settle.errout_len);
-    streams_eval(s, &lua_streams_settle, REDIS_AGAIN, STREAMS_CALL_MS, &args, on_settled, ask);
-}
-
-/* ---- requests whose reply says nothing ---- */
-
-static void on_done(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
-{
-    struct ask *ask = arg;
-    struct broker_req *req = ask->req;
-    struct streams *s = ask->s;
-
-    free(ask);
-    if (result < 0)
-        streams_fail(s, req, result, err);
-    else if (req->op == BROKER_PHASE && reply_int(reply) != 0)
-        streams_answer(s, req, stale(req, req->phase.id, req->phase.attempt));
-    else
-        streams_answer(s, req, 0);
+    call(ask, &lua_streams_renew, &args);
 }
 
 void streams_give_back(struct streams *s, struct broker_req *req)
 {
     struct args args = { .count = 0 };
-    struct ask *ask = new_ask(s, req);
+    struct ask *ask = new_ask(s, req, NULL);
 
     if (ask == NULL)
         return;
     args_s(&args, s->worker);
-    for (size_t i = 0; i < req->give_back.count; i++) {
-        args_s(&args, req->give_back.refs[i].id);
-        args_i(&args, req->give_back.refs[i].attempt);
-    }
-    streams_eval(s, &lua_streams_give_back, REDIS_AGAIN, STREAMS_CALL_MS, &args, on_done, ask);
+    args_refs(&args, req->give_back.refs, req->give_back.count);
+    call(ask, &lua_streams_give_back, &args);
+}
+
+static int read_phase(struct streams *s, struct broker_req *req, const redisReply *reply)
+{
+    return reply_int(reply) != 0
+               ? streams_stale(req, req->phase.id, req->phase.attempt, STREAMS_REFUSED)
+               : 0;
 }
 
 void streams_phase(struct streams *s, struct broker_req *req)
 {
     struct args args = { .count = 0 };
-    struct ask *ask = new_ask(s, req);
+    struct ask *ask = new_ask(s, req, read_phase);
 
     if (ask == NULL)
         return;
@@ -331,32 +286,21 @@ void streams_phase(struct streams *s, struct broker_req *req)
     args_i(&args, req->phase.attempt);
     args_s(&args, req->phase.phase);
     args_s(&args, req->phase.containment);
-    streams_eval(s, &lua_streams_phase, REDIS_AGAIN, STREAMS_CALL_MS, &args, on_done, ask);
+    call(ask, &lua_streams_phase, &args);
 }
 
 /* ---- coming and going ---- */
 
-static void on_registered(void *arg, int result, const redisReply *reply,
-                          const struct mandor_err *err)
+static int read_register(struct streams *s, struct broker_req *req, const redisReply *reply)
 {
-    struct ask *ask = arg;
-    struct broker_req *req = ask->req;
-    struct streams *s = ask->s;
     int version = redis_version(s->redis);
 
-    (void)reply;
-    free(ask);
-    if (result < 0) {
-        streams_fail(s, req, result, err);
-    } else if (version > 0 && version < VERSION_MIN) {
-        (void)err_set(&req->err, -EPROTO, FAULT_REMOTE,
-                      "'%s' is Redis %d.%d, expected 6.2 or newer, or Valkey", s->url.text,
-                      version / 10000, version / 100 % 100);
-        streams_answer(s, req, -EPROTO);
-    } else {
-        (void)snprintf(s->worker, sizeof s->worker, "%s", req->reg.worker);
-        streams_answer(s, req, 0);
-    }
+    if (version > 0 && version < VERSION_MIN)
+        return err_set(&req->err, -EPROTO, FAULT_REMOTE,
+                       "'%s' is %s, expected Redis 6.2 or newer, or Valkey", s->url.text,
+                       redis_software(s->redis));
+    (void)snprintf(s->worker, sizeof s->worker, "%s", req->reg.worker);
+    return 0;
 }
 
 void streams_place(const char *lock_path, char place[static STREAMS_PLACE_SIZE])
@@ -385,7 +329,7 @@ void streams_register(struct streams *s, struct broker_req *req)
         streams_answer(s, req, r);
         return;
     }
-    if ((ask = new_ask(s, req)) == NULL)
+    if ((ask = new_ask(s, req, read_register)) == NULL)
         return;
     s->lease_ms = req->reg.lease_ms > 0 ? req->reg.lease_ms : STORE_LEASE_MS;
     args_s(&args, req->reg.worker);
@@ -398,7 +342,8 @@ void streams_register(struct streams *s, struct broker_req *req)
     args_s(&args, req->reg.queues != NULL ? req->reg.queues : "[]");
     args_i(&args, clock_wall_ms());
     args_i(&args, getpid());
-    streams_eval(s, &lua_streams_register, REDIS_AGAIN, STREAMS_CALL_MS, &args, on_registered, ask);
+    streams_eval(s, &lua_streams_register, REDIS_AGAIN,
+                 req->reg.wait_ms > 0 ? req->reg.wait_ms : STREAMS_CALL_MS, &args, on_reply, ask);
 }
 
 void streams_unregister(struct streams *s, struct broker_req *req)
@@ -410,9 +355,10 @@ void streams_unregister(struct streams *s, struct broker_req *req)
         streams_answer(s, req, 0);
         return;
     }
-    if ((ask = new_ask(s, req)) == NULL)
+    if ((ask = new_ask(s, req, NULL)) == NULL)
         return;
     args_s(&args, s->worker);
     args_s(&args, "forget");
-    streams_eval(s, &lua_streams_held, REDIS_AGAIN, STREAMS_CALL_MS, &args, on_done, ask);
+    args_s(&args, s->lost);
+    call(ask, &lua_streams_held, &args);
 }

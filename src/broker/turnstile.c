@@ -19,9 +19,9 @@
 #include "base/clock.h"
 #include "os/proc.h"
 
-#define ALARM_SIGNAL (SIGRTMIN + 1)
-#define ALARM_AGAIN_NS \
-    50000000 /* one that comes between a look at the clock and flock(2) breaks nothing off: then the next */
+#define ALARM_SIGNAL   (SIGRTMIN + 1)
+/* One that comes between a look at the clock and flock(2) breaks nothing off: then the next. */
+#define ALARM_AGAIN_NS 50000000
 
 int64_t turnstile_test_patience_ms = 10000;
 

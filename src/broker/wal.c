@@ -114,8 +114,8 @@ static int checkpoint(struct wal *wal, int mode, struct mandor_err *err)
         return r;
 
     int rc = checkpoint_in_turn(wal, mode, &log, &copied);
-    if (rc == SQLITE_BUSY ||
-        rc == SQLITE_LOCKED) /* another program is at it, or a reader in the way */
+    /* Another program is at it, or a reader in the way. */
+    if (rc == SQLITE_BUSY || rc == SQLITE_LOCKED)
         return 0;
     if (rc != SQLITE_OK)
         return err_set(err, (rc & 0xff) == SQLITE_FULL ? -ENOSPC : -EIO, FAULT_HOST,

@@ -30,17 +30,17 @@
 #include "base/macro.h"
 #include "broker/turnstile.h"
 
-#define WAL_PAGES 1000 /* checkpoint when the log is longer */
-#define WAL_WARN_BYTES \
-    ((int64_t)64 << 20) /* longer than this means that a reader stays in an old snapshot */
+#define WAL_PAGES       1000 /* checkpoint when the log is longer */
+/* Longer than this means that a reader stays in an old snapshot. */
+#define WAL_WARN_BYTES  ((int64_t)64 << 20)
 #define WAL_LIMIT_BYTES ((int64_t)8 << 20) /* journal_size_limit */
 
 struct wal {
     char *db_path, *path;
     int fd; /* of the log; -1 until the first sync */
     bool suspect;
-    sqlite3 *
-        db; /* for checkpoints, without a busy timeout: nobody waits with the turn in hand; NULL until the first */
+    /* For checkpoints, without a busy timeout: nobody waits with the turn in hand; NULL until the first. */
+    sqlite3 *db;
     struct turnstile turnstile;
     int64_t warn_bytes; /* the next length that is worth a warning */
 };

@@ -11,7 +11,6 @@
 #include "base/log.h"
 #include "base/metrics.h"
 #include "child/child_int.h"
-#include "os/pidfd.h"
 
 static const struct move {
     enum child_state from;
@@ -37,16 +36,6 @@ int child_next(enum child_state state, enum child_event event)
     return -EPROTO;
 }
 
-const char *child_state_name(enum child_state state)
-{
-    return state_names[state];
-}
-
-const char *child_event_name(enum child_event event)
-{
-    return event_names[event];
-}
-
 void child_move(struct child *child, enum child_event event)
 {
     int next = child_next(child->state, event);
@@ -69,9 +58,10 @@ static void free_child(struct child *child)
 
 void child_refuse(struct child *child, enum spawn_stage stage, int error, const char *why)
 {
-    child->failed = error;
-    child->failed_stage = stage;
-    (void)snprintf(child->error, sizeof child->error, "%s", why);
+    struct mandor_err err;
+
+    (void)err_say(&err, error, FAULT_HOST, "%s", why);
+    (void)launch_note(child, stage, &err);
     nursery_due(child->nursery, child);
 }
 
@@ -273,23 +263,23 @@ void child_reap(struct child *child)
     int r = kin_reap(&child->nursery->kinship, &child->kin, child->pidfd, &info, &usage);
     if (r == 0)
         return; /* stopped or continued, not dead (R17) */
-    if (r <
-        0) { /* -ECHILD: somebody else waited for our child; what it left as is not known to us */
+    /* -ECHILD: somebody else waited for our child; what it left as is not known to us */
+    if (r < 0) {
         log_warn("child %s: wait for process %d: %s", child->label, child->kin.pid, strerror(-r));
         info = (siginfo_t){ .si_code = CLD_KILLED, .si_status = SIGKILL };
         usage = (struct rusage){ 0 };
     }
 
     freeze_verdict(child, &info, &usage);
-    if (child
-            ->exit_watched) /* with its descriptor: later it would take another one of that number out of epoll */
+    /* With its descriptor: later it would take another one of that number out of epoll. */
+    if (child->exit_watched)
         uv_close((uv_handle_t *)&child->exit_watch, watch_closed);
     child->exit_watched = false;
     (void)close(child->pidfd);
     child->pidfd = -1;
     child_move(child, CHILD_REAPED);
-    child_pulse(
-        child); /* before the owner hears of it: a tree that is empty now needs no look later */
+    /* Before the owner hears of it: a tree that is empty now needs no look later. */
+    child_pulse(child);
     child->events->on_exited(child, &child->verdict, child->arg);
 }
 
@@ -388,9 +378,9 @@ void child_close(struct child *child)
 void child_suspend(struct child *child, bool on)
 {
     OBJ_CHECK(child, CHILD_MAGIC);
+    /* Unreaped, so the group is still its own. */
     if (child->state == CHILD_RUNNING)
-        (void)kill(-child->kin.pid,
-                   on ? SIGSTOP : SIGCONT); /* unreaped, so the group is still its own */
+        (void)kill(-child->kin.pid, on ? SIGSTOP : SIGCONT);
 }
 
 void child_note_cpu_time(struct child *child, int64_t cpu_time_ms)

@@ -36,8 +36,8 @@ struct child_launch {
     int channel_fd; /* > 0: this socket is fd 3 instead (borrowed, dup'ed before on_spawned); 0 = none */
     bool zygote_urgent;                  /* a job waits for this copy: it need not warm up */
     bool inherit_stdout, inherit_stderr; /* no pipe: the caller's own descriptor */
-    int stdout_fd,
-        stderr_fd; /* >= 0: give this descriptor (borrowed, dup'ed before on_spawned); -1 = a pipe */
+    /* >= 0: give this descriptor (borrowed, dup'ed before on_spawned); -1 = a pipe. */
+    int stdout_fd, stderr_fd;
     struct spec_limits limits;
     enum spec_limits_policy limits_policy;
     enum spec_containment containment;
@@ -82,9 +82,8 @@ void child_close(struct child *child);
 pid_t child_pid(const struct child *child);        /* 0 before on_spawned */
 const char *child_slot(const struct child *child); /* the containment's name for BROKER_PHASE */
 enum spec_containment child_containment(const struct child *child); /* the rung in force */
-json_t *child_limits_enforced(
-    const struct child
-        *child); /* {"memory": true, "cpu": false}; NULL = no limits; new reference */
+/* {"memory": true, "cpu": false}; NULL = no limits; new reference. */
+json_t *child_limits_enforced(const struct child *child);
 int64_t child_descendants_killed(const struct child *child); /* final after on_empty */
 
 #endif

@@ -40,8 +40,6 @@ enum child_event {
 };
 /* The state after `event`, or -EPROTO when there is no such move. */
 int child_next(enum child_state state, enum child_event event);
-const char *child_state_name(enum child_state state);
-const char *child_event_name(enum child_event event);
 
 enum ladder { LADDER_FLOOR, LADDER_TERM, LADDER_GRACE, LADDER_KILL };
 enum stop_op { OP_TERMINATE, OP_COUNT, OP_KILL };
@@ -66,9 +64,9 @@ struct child {
     int given[4]; /* stdout_fd, stderr_fd, channel_fd, zygote_fd: duplicates until the clone */
     char *tmp_dir, *work_dir;
     unsigned limits_asked, limits_enforced; /* LIMIT_ bits */
-    bool cpu_limited, file_limited,
-        as_ourselves; /* of the launch, whose strings are not ours later */
-    int failed;       /* 0, or the launch's -errno */
+    /* Of the launch, whose strings are not ours later. */
+    bool cpu_limited, file_limited, as_ourselves;
+    int failed; /* 0, or the launch's -errno */
     enum spawn_stage failed_stage;
     char error[240];
     int64_t asked_at_ns;
@@ -143,8 +141,10 @@ struct nursery {
 
 /* launch.c */
 void launch_run(struct lane_task *task);
-void launch_release(
-    struct child *child); /* what a launch made and nobody took over: pipes, duplicates */
+/* What a launch made and nobody took over: pipes, duplicates. */
+void launch_release(struct child *child);
+/* Why the launch failed, for its verdict.  Return the error. */
+int launch_note(struct child *child, enum spawn_stage stage, const struct mandor_err *err);
 int launch_fail(struct child *child, enum spawn_stage stage, int error, const char *fmt, ...)
     PRINTF_LIKE(4, 5);                              /* notes it; returns error */
 int launch_pipe(int *near, int *far, bool we_read); /* near is ours, O_NONBLOCK */
@@ -161,17 +161,16 @@ bool child_unwatched(const struct child *child);
 /* It is not started: on_exited with this reason follows from the loop's turn. */
 void child_refuse(struct child *child, enum spawn_stage stage, int error, const char *why);
 void child_tell_empty(struct child *child);
-void child_unwatch_oom(
-    struct child *child); /* before the slot, whose descriptor it is, is given back */
+/* Before the slot, whose descriptor it is, is given back. */
+void child_unwatch_oom(struct child *child);
 
 /* stop.c */
 void child_pulse(struct child *child); /* do what is due now; safe whenever something has changed */
 void stop_init(struct child *child);
 
 /* nursery.c */
-void nursery_scan(struct nursery *nursery); /* reap all that is dead */
 void nursery_due(struct nursery *nursery, struct child *child);
-void nursery_tidy(struct nursery *nursery,
-                  struct child *child); /* give back the slot, remove its directories */
+/* Give back the slot, remove its directories. */
+void nursery_tidy(struct nursery *nursery, struct child *child);
 
 #endif

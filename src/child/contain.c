@@ -10,7 +10,6 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
 #include "base/clock.h"
 #include "child/probe.h"
@@ -127,8 +126,8 @@ static int try_fork(uint64_t flags, int cgroup, void (*fn)(void *))
     return r < 0 ? r : info.si_code == CLD_EXITED ? info.si_status : -ECANCELED;
 }
 
-/* Version 2: what beside the directory works.  Whoever has cgroup.kill (Linux 5.14) has CLONE_INTO_CGROUP (5.7), and root may use it:
- * that need not be tried at every start. */
+/* Version 2: what beside the directory works.  Whoever has cgroup.kill (Linux 5.14) has CLONE_INTO_CGROUP (5.7), and root may use it
+ * where no filter takes clone3 away: that need not be tried at every start. */
 static void probe_v2(struct contain_host *host, const char *made, bool thorough)
 {
     SCOPED_FD dir = open(made, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -137,63 +136,15 @@ static void probe_v2(struct contain_host *host, const char *made, bool thorough)
         return;
     }
     host->cgroup_kill = faccessat(dir, "cgroup.kill", W_OK, 0) == 0;
-    bool sure = !thorough && host->cgroup_kill && geteuid() == 0;
+    bool sure = !thorough && host->cgroup_kill && geteuid() == 0 && spawn_has_clone3();
     int r = sure ? 0 : try_fork(0, dir, leave_at_once);
     host->clone_into_cgroup = r >= 0;
     if (r < 0)
         unusable(&host->v2, r, "start a process in the new cgroup (CLONE_INTO_CGROUP, Linux 5.7)");
 }
 
-/* A controller: in its own version 1 hierarchy, or in version 2 when that one offers it. */
-static void probe_controller(struct contain_host *host, const struct cgroup_self *self, int unread,
-                             const char *name, struct contain_hierarchy *ret, bool *is_v2,
-                             bool thorough)
-{
-    char made[CGROUP_PATH_MAX];
-    *is_v2 = false;
-    if (locate(self, unread, name, ret) && thorough) {
-        try_make(ret, NULL, made);
-        if (made[0] != 0)
-            (void)cgroup_remove(made);
-    } else if (ret->mounted && ret->why[0] == 0) {
-        ret->usable =
-            access(ret->base, W_OK) == 0; /* few jobs have limits: mkdir(2) will tell those */
-        if (!ret->usable)
-            unusable(ret, -errno, "make a cgroup below the own one");
-    }
-    if (ret->mounted || !host->v2.usable)
-        return;
-
-    SCOPED_FD own = open(host->v2.base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    char offered[512], why[sizeof ret->why];
-    bool there = own >= 0 && cgroup_read(own, "cgroup.controllers", offered, sizeof offered) >= 0 &&
-                 probe_word(offered, name);
-    if (!there) {
-        (void)snprintf(ret->why, sizeof ret->why, "the %s controller is not delegated to '%.120s'",
-                       name, host->v2.base);
-        return;
-    }
-    *ret = host->v2;
-    *is_v2 = true;
-    if (!probe_can_delegate(host->v2.base, why, sizeof why)) {
-        ret->usable = false;
-        memcpy(ret->why, why, sizeof why);
-    }
-}
-
-bool probe_word(const char *list, const char *word)
-{
-    size_t want = strlen(word);
-    for (const char *at = list; (at = strstr(at, word)) != NULL; at += want) {
-        bool begins = at == list || at[-1] == ' ';
-        if (begins && (at[want] == 0 || at[want] == ' ' || at[want] == '\n'))
-            return true;
-    }
-    return false;
-}
-
 /* Controllers can be passed on when the own cgroup passes them already, is the root, or holds only us and our guard, which can move. */
-bool probe_can_delegate(const char *own, char *why, size_t size)
+static bool can_delegate(const char *own, char *why, size_t size)
 {
     SCOPED_FD dir = open(own, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     char passed[512];
@@ -212,8 +163,12 @@ bool probe_can_delegate(const char *own, char *why, size_t size)
 
     struct proc_pids pids = { 0 };
     char line[16];
-    bool alone =
-        cgroup_read(dir, "cgroup.procs", line, sizeof line) >= 0 && cgroup_pids(dir, &pids) == 0;
+    ssize_t r = cgroup_read(dir, "cgroup.procs", line, sizeof line); /* not of a threaded one */
+    if (r >= 0)
+        r = cgroup_pids(dir, &pids);
+    if (r < 0)
+        (void)snprintf(why, size, "'%.120s/cgroup.procs': %s", own, strerror((int)-r));
+    bool alone = r == 0;
     for (size_t i = 0; i < pids.count; i++)
         if (pids.pid[i] != getpid() && pids.pid[i] != getppid()) {
             alone = false;
@@ -225,6 +180,51 @@ bool probe_can_delegate(const char *own, char *why, size_t size)
         }
     proc_pids_done(&pids);
     return alone;
+}
+
+/* A controller: in its own version 1 hierarchy, or in version 2 when that one offers it. */
+static void probe_controller(struct contain_host *host, const struct cgroup_self *self, int unread,
+                             const char *name, struct contain_hierarchy *ret, bool *is_v2,
+                             bool thorough)
+{
+    char made[CGROUP_PATH_MAX];
+    *is_v2 = false;
+    if (locate(self, unread, name, ret) && thorough) {
+        try_make(ret, NULL, made);
+        if (made[0] != 0)
+            (void)cgroup_remove(made);
+    } else if (ret->mounted && ret->why[0] == 0) {
+        /* Few jobs have limits: mkdir(2) will tell those. */
+        ret->usable = access(ret->base, W_OK) == 0;
+        if (!ret->usable)
+            unusable(ret, -errno, "make a cgroup below the own one");
+    }
+    if (ret->mounted || !host->v2.usable)
+        return;
+
+    SCOPED_FD own = open(host->v2.base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    char offered[512];
+    bool there = own >= 0 && cgroup_read(own, "cgroup.controllers", offered, sizeof offered) >= 0 &&
+                 probe_word(offered, name);
+    if (!there) {
+        (void)snprintf(ret->why, sizeof ret->why, "the %s controller is not delegated to '%.120s'",
+                       name, host->v2.base);
+        return;
+    }
+    *ret = host->v2;
+    *is_v2 = true;
+    ret->usable = can_delegate(host->v2.base, ret->why, sizeof ret->why);
+}
+
+bool probe_word(const char *list, const char *word)
+{
+    size_t want = strlen(word);
+    for (const char *at = list; (at = strstr(at, word)) != NULL; at += want) {
+        bool begins = at == list || at[-1] == ' ';
+        if (begins && (at[want] == 0 || at[want] == ' ' || at[want] == '\n'))
+            return true;
+    }
+    return false;
 }
 
 static void probe_pidns(struct contain_host *host, bool try_it)

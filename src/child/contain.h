@@ -18,14 +18,14 @@
 #include "base/macro.h"
 #include "job/spec.h"
 
-/* What this host can do, found once at start (`mandor doctor` prints it). */
+/* What this host can do, found once at start (`mandor doctor` prints it).
+ * memory, pids, cpu: a v1 hierarchy, or the v2 one when the controller is there. */
 struct contain_host {
     struct contain_hierarchy {
         bool mounted, usable; /* usable: a child cgroup could be made and removed */
         char base[512];       /* this process's own cgroup directory in that hierarchy */
         char why[200];        /* why not usable */
-    } v2, memory, pids,
-        cpu; /* memory, pids, cpu: a v1 hierarchy, or the v2 one when the controller is there */
+    } v2, memory, pids, cpu;
     bool memory_is_v2, pids_is_v2, cpu_is_v2;
     bool cgroup_kill;       /* cgroup.kill exists (Linux 5.14) */
     bool clone_into_cgroup; /* clone3 CLONE_INTO_CGROUP works (Linux 5.7) */

@@ -43,14 +43,12 @@ static const int relayed[] = {
     SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT
 };
 
-/* Also SIGCHLD, which is for us: a stranger of ours has died. */
-static sigset_t awaited_set(void)
+static sigset_t relayed_set(void)
 {
     sigset_t set;
     (void)sigemptyset(&set);
     for (size_t i = 0; i < ARRAY_LEN(relayed); i++)
         (void)sigaddset(&set, relayed[i]);
-    (void)sigaddset(&set, SIGCHLD);
     return set;
 }
 
@@ -96,9 +94,9 @@ static void relay(struct guard *guard)
         if (info.ssi_signo == SIGCHLD)
             continue;
         (void)os_pidfd_signal(guard->pidfd, (int)info.ssi_signo);
+        /* ^Z means both of us; SIGCONT is relayed when we are back. */
         if (info.ssi_signo == SIGTSTP)
-            (void)kill(getpid(),
-                       SIGSTOP); /* ^Z means both of us; SIGCONT is relayed when we are back */
+            (void)kill(getpid(), SIGSTOP);
     }
 }
 
@@ -150,8 +148,8 @@ static void empty_bases(struct guard *guard)
 _Noreturn static void guard_main(struct guard *guard)
 {
     (void)prctl(PR_SET_NAME, "mandor-guard", 0, 0, 0);
-    (void)signal(SIGPIPE,
-                 SIG_IGN); /* nobody may read our stderr any more: no reason to leave jobs behind */
+    /* Nobody may read our stderr any more: no reason to leave jobs behind. */
+    (void)signal(SIGPIPE, SIG_IGN);
     watch_worker(guard);
     /* Orphans first: they can still write; then the cgroups, whose members may be children of ours now. */
     empty_bases(guard);
@@ -164,15 +162,27 @@ _Noreturn static void guard_main(struct guard *guard)
 
 static int become_worker(void)
 {
-    sigset_t none;
+    sigset_t held = relayed_set();
     if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0)
         return -errno;
     (void)setpgid(0, 0);
     (void)signal(SIGTTOU,
-                 SIG_IGN);    /* we are not the terminal's foreground group, but may write to it */
-    (void)sigemptyset(&none); /* whatever our caller had blocked, we must hear of it */
-    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+                 SIG_IGN); /* we are not the terminal's foreground group, but may write to it */
+    (void)sigprocmask(SIG_SETMASK, &held, NULL);
     return 0;
+}
+
+void guard_hold(void)
+{
+    sigset_t held = relayed_set();
+    (void)sigprocmask(SIG_BLOCK, &held, NULL);
+}
+
+void guard_listen(void)
+{
+    sigset_t none;
+    (void)sigemptyset(&none); /* whatever our caller had blocked, we must hear of it */
+    (void)pthread_sigmask(SIG_SETMASK, &none, NULL);
 }
 
 int guard_fork(int *ret_guard_fd, struct mandor_err *err)
@@ -181,10 +191,11 @@ int guard_fork(int *ret_guard_fd, struct mandor_err *err)
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
         return err_set(err, -errno, FAULT_HOST, "make the guard's link");
 
-    sigset_t set = awaited_set(), old;
+    sigset_t set = relayed_set(), old;
+    (void)sigaddset(&set, SIGCHLD);           /* for us: a stranger of ours has died */
     (void)sigprocmask(SIG_BLOCK, &set, &old); /* nothing is lost between fork and signalfd */
-    (void)signal(SIGCHLD,
-                 SIG_DFL); /* inherited as ignored it would let the kernel reap before we look */
+    /* Inherited as ignored it would let the kernel reap before we look. */
+    (void)signal(SIGCHLD, SIG_DFL);
     pid_t worker = fork();
     if (worker == 0) {
         (void)close(pair[0]);

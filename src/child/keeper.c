@@ -78,8 +78,8 @@ CHILD_SIDE static int set_up(int socket)
         syscall(SYS_setsid) < 0 || syscall(SYS_chdir, "/") < 0)
         r = -errno;
     (void)syscall(SYS_prctl, PR_SET_NAME, "mandor-keeper", 0, 0, 0);
-    (void)syscall(SYS_prctl, PR_SET_DUMPABLE, 0, 0, 0,
-                  0); /* nor is the rest of our copied memory a job's to read */
+    /* Nor is the rest of our copied memory a job's to read. */
+    (void)syscall(SYS_prctl, PR_SET_DUMPABLE, 0, 0, 0, 0);
     /* What is mounted outside later appears in here; nothing of ours appears outside. */
     if (r == 0 &&
         (syscall(SYS_mount, "none", "/", NULL, MS_REC | MS_SLAVE, NULL) < 0 ||
@@ -230,8 +230,8 @@ struct keeper *keeper_free(struct kinship *kinship, struct keeper *keeper)
     if (keeper == NULL)
         return NULL;
     (void)keeper_kill(keeper);
-    (void)keeper_reap(kinship, keeper,
-                      true); /* its lock also waits for a sentinel that is looking at it */
+    /* Its lock also waits for a sentinel that is looking at it. */
+    (void)keeper_reap(kinship, keeper, true);
     (void)close(keeper->pidfd);
     (void)close(keeper->socket);
     free(keeper);

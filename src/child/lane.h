@@ -19,14 +19,15 @@ struct lane_task {
     struct list node;
     void (*run)(struct lane_task *task);  /* on the lane's thread */
     void (*done)(struct lane_task *task); /* on the loop; may free the task */
-    bool
-        quiet; /* done() can wait until the loop wakes up for something else; run() may still change it */
+    /* done() can wait until the loop wakes up for something else; run() may still change it. */
+    bool quiet;
 };
 
 /* answers: sent when a task is done; its callback calls lane_drain().  One async may serve several lanes.
  * Returns 0 or -errno. */
 MUST_CHECK int lane_new(const char *name, uv_async_t *answers, struct lane **ret);
 
+/* Put a task behind the others; it is the lane's until its done() was called. */
 void lane_push(struct lane *lane, struct lane_task *task);
 /* Take a task back that was not begun.  true: neither run nor done will be called. */
 bool lane_cancel(struct lane *lane, struct lane_task *task);

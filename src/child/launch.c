@@ -10,13 +10,13 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include "base/clock.h"
 #include "child/child_int.h"
 #include "os/pidfd.h"
 
 #define DEFAULT_PATH   "/usr/local/bin:/usr/bin:/bin"
 #define OOM_SCORE_ADJ  300
 #define ARG_STRING_MAX 131072 /* MAX_ARG_STRLEN: 32 pages, execve(2) */
+#define USER_ENTRY_MAX 16384  /* bytes of a user's or group's entry, members and all */
 #define FD_FLOOR       10     /* sources of dup2 stay clear of the child's 0..3 */
 
 /* What lives only during one launch. */
@@ -32,6 +32,37 @@ struct launch {
 
 #define fail launch_fail
 
+int launch_note(struct child *child, enum spawn_stage stage, const struct mandor_err *err)
+{
+    child->failed = err->code;
+    child->failed_stage = stage;
+    (void)snprintf(child->error, sizeof child->error, "%s", err->msg);
+    return err->code;
+}
+
+static int fail_in_words(struct child *child, enum spawn_stage stage, int error, bool system_too,
+                         const char *fmt, va_list args)
+{
+    struct mandor_err err;
+    char text[sizeof err.msg];
+
+    (void)vsnprintf(text, sizeof text, fmt, args);
+    if (system_too)
+        (void)err_set(&err, error, FAULT_HOST, "%s", text);
+    else
+        (void)err_say(&err, error, FAULT_HOST, "%s", text);
+    return launch_note(child, stage, &err);
+}
+
+int launch_fail(struct child *child, enum spawn_stage stage, int error, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    int r = fail_in_words(child, stage, error, true, fmt, args);
+    va_end(args);
+    return r;
+}
+
 /* Where the sentence says it all and strerror(3) behind it would only puzzle. */
 __attribute__((format(printf, 4, 5))) static int fail_saying(struct child *child,
                                                              enum spawn_stage stage, int error,
@@ -39,26 +70,9 @@ __attribute__((format(printf, 4, 5))) static int fail_saying(struct child *child
 {
     va_list args;
     va_start(args, fmt);
-    (void)vsnprintf(child->error, sizeof child->error, fmt, args);
+    int r = fail_in_words(child, stage, error, false, fmt, args);
     va_end(args);
-    child->failed = error;
-    child->failed_stage = stage;
-    return error;
-}
-
-int launch_fail(struct child *child, enum spawn_stage stage, int error, const char *fmt, ...)
-{
-    struct mandor_err err = { 0 };
-    char text[200];
-    va_list args;
-    va_start(args, fmt);
-    (void)vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    (void)err_set(&err, error, FAULT_HOST, "%s", text);
-    child->failed = error;
-    child->failed_stage = stage;
-    memcpy(child->error, err.msg, sizeof child->error);
-    return error;
+    return r;
 }
 
 /* ---- descriptors ---- */
@@ -118,16 +132,19 @@ static void close_fd(int *fd)
     *fd = -1;
 }
 
+static void close_given(struct child *child)
+{
+    for (size_t i = 0; i < ARRAY_LEN(child->given); i++)
+        close_fd(&child->given[i]);
+}
+
 void launch_release(struct child *child)
 {
     close_fd(&child->pipes.in);
     close_fd(&child->pipes.out);
     close_fd(&child->pipes.err);
     close_fd(&child->pipes.channel);
-    close_fd(&child->given[0]);
-    close_fd(&child->given[1]);
-    close_fd(&child->given[2]);
-    close_fd(&child->given[3]);
+    close_given(child);
 }
 
 /* ---- directories ---- */
@@ -179,62 +196,87 @@ static int number_of(const char *text, uint32_t *ret)
     return 1;
 }
 
-static int find_user(struct launch *launch)
+/* entry and buffer: what *found points at, or NULL where the number belongs to nobody. */
+static int find_uid(struct launch *launch, struct passwd *entry, char *buffer, size_t size,
+                    struct passwd **found)
 {
     struct child *child = launch->child;
-    const char *user = child->launch.user, *group = child->launch.group;
-    struct spawn_plan *plan = &launch->plan;
-    if (user == NULL && group == NULL)
-        return 0;
-
-    char buffer[16384];
-    struct passwd entry, *found = NULL;
+    const char *user = child->launch.user;
     uint32_t number = 0;
-    plan->set_user = true;
-    plan->uid = geteuid();
-    plan->gid = getegid();
-    if (user != NULL) {
-        int numeric = number_of(user, &number);
-        if (numeric < 0)
-            return fail(child, STAGE_USER, numeric, "user '%s'", user);
-        int r = numeric ? getpwuid_r((uid_t)number, &entry, buffer, sizeof buffer, &found)
-                        : getpwnam_r(user, &entry, buffer, sizeof buffer, &found);
-        if (found == NULL && !numeric && (r == 0 || r == ENOENT))
-            return fail_saying(child, STAGE_USER, -ENOENT, "this machine has no user '%.100s'",
-                               user);
-        if (found == NULL && !numeric)
-            return fail(child, STAGE_USER, -r, "look for user '%s'", user);
-        plan->uid = found == NULL ? (uid_t)number : entry.pw_uid;
-        plan->gid = found == NULL ? plan->gid : entry.pw_gid;
-    }
-    if (group != NULL) {
-        struct group group_entry, *group_found = NULL;
-        char group_buffer[16384];
-        int numeric = number_of(group, &number);
-        if (numeric < 0)
-            return fail(child, STAGE_USER, numeric, "group '%s'", group);
-        int r = numeric ? 0
-                        : getgrnam_r(group, &group_entry, group_buffer, sizeof group_buffer,
-                                     &group_found);
-        if (group_found == NULL && !numeric)
-            return fail(child, STAGE_USER, r == 0 ? -ENOENT : -r, "group '%s'", group);
-        plan->gid = numeric ? (gid_t)number : group_entry.gr_gid;
-    }
+    int numeric = number_of(user, &number);
 
-    int count = 0;
-    if (found != NULL)
-        (void)getgrouplist(entry.pw_name, plan->gid, NULL, &count);
-    else
-        count = 1;
+    if (numeric < 0)
+        return fail(child, STAGE_USER, numeric, "user '%s'", user);
+    int r = numeric ? getpwuid_r((uid_t)number, entry, buffer, size, found)
+                    : getpwnam_r(user, entry, buffer, size, found);
+    if (*found == NULL && !numeric && (r == 0 || r == ENOENT))
+        return fail_saying(child, STAGE_USER, -ENOENT, "this machine has no user '%.100s'", user);
+    if (*found == NULL && !numeric)
+        return fail(child, STAGE_USER, -r, "look for user '%s'", user);
+    launch->plan.uid = *found == NULL ? (uid_t)number : entry->pw_uid;
+    if (*found != NULL)
+        launch->plan.gid = entry->pw_gid;
+    return 0;
+}
+
+static int find_gid(struct launch *launch)
+{
+    struct child *child = launch->child;
+    const char *group = child->launch.group;
+    struct group entry, *found = NULL;
+    char buffer[USER_ENTRY_MAX];
+    uint32_t number = 0;
+    int numeric = number_of(group, &number);
+
+    if (numeric < 0)
+        return fail(child, STAGE_USER, numeric, "group '%s'", group);
+    int r = numeric ? 0 : getgrnam_r(group, &entry, buffer, sizeof buffer, &found);
+    if (found == NULL && !numeric)
+        return fail(child, STAGE_USER, r == 0 ? -ENOENT : -r, "group '%s'", group);
+    launch->plan.gid = numeric ? (gid_t)number : entry.gr_gid;
+    return 0;
+}
+
+/* All groups of a user with a name, else the one that the job runs with. */
+static int list_groups(struct launch *launch, const struct passwd *user)
+{
+    struct child *child = launch->child;
+    struct spawn_plan *plan = &launch->plan;
+    int count = 1;
+
+    if (user != NULL) {
+        count = 0;
+        (void)getgrouplist(user->pw_name, plan->gid, NULL, &count);
+    }
     launch->groups = calloc((size_t)MAX(count, 1), sizeof *launch->groups);
     if (launch->groups == NULL)
         return fail(child, STAGE_USER, -ENOMEM, "list groups");
     launch->groups[0] = plan->gid;
-    if (found != NULL && getgrouplist(entry.pw_name, plan->gid, launch->groups, &count) < 0)
-        return fail(child, STAGE_USER, -EAGAIN, "list the groups of '%s'", user);
+    if (user != NULL && getgrouplist(user->pw_name, plan->gid, launch->groups, &count) < 0)
+        return fail(child, STAGE_USER, -EAGAIN, "list the groups of '%s'", child->launch.user);
     plan->groups = launch->groups;
     plan->group_count = (size_t)count;
     return 0;
+}
+
+static int find_user(struct launch *launch)
+{
+    const struct child_launch *want = &launch->child->launch;
+    struct spawn_plan *plan = &launch->plan;
+    struct passwd entry, *found = NULL;
+    char buffer[USER_ENTRY_MAX];
+    int r = 0;
+
+    if (want->user == NULL && want->group == NULL)
+        return 0;
+    plan->set_user = true;
+    plan->uid = geteuid();
+    plan->gid = getegid();
+    if (want->user != NULL)
+        r = find_uid(launch, &entry, buffer, sizeof buffer, &found);
+    if (r == 0 && want->group != NULL)
+        r = find_gid(launch);
+    return r == 0 ? list_groups(launch, found) : r;
 }
 
 /* ---- environment and program ---- */
@@ -274,8 +316,8 @@ static int make_environment(struct launch *launch)
 static int try_place(struct launch *launch, const char *dir, size_t dir_len, const char *name)
 {
     char *path = NULL;
-    const char *cwd =
-        dir_len > 0 && *dir == '/' ? "" : launch->plan.cwd; /* a relative place is the job's */
+    /* A relative place is the job's. */
+    const char *cwd = dir_len > 0 && *dir == '/' ? "" : launch->plan.cwd;
     if (asprintf(&path, "%s%s%.*s%s%s", cwd, *cwd == 0 ? "" : "/", (int)dir_len, dir,
                  dir_len == 0 ? "" : "/", name) < 0)
         return -ENOMEM;
@@ -397,12 +439,8 @@ static int take_slot(struct launch *launch)
     child->limits_asked = limits_asked(&child->launch.limits);
     int r = slot_take(&child->nursery->yard, child->launch.containment, &child->launch.limits,
                       child->launch.limits_policy, &child->slot, &child->limits_enforced, &err);
-    if (r < 0) {
-        child->failed = r;
-        child->failed_stage = STAGE_PREPARE;
-        memcpy(child->error, err.msg, sizeof child->error);
-        return r;
-    }
+    if (r < 0)
+        return launch_note(child, STAGE_PREPARE, &err);
     slot_plan(child->slot, &child->launch.limits, &launch->plan);
     if (child->nursery->own_nofile && child->launch.limits.open_files == 0) {
         size_t i = launch->plan.rlimit_count++;
@@ -503,10 +541,7 @@ void launch_run(struct lane_task *task)
         (void)launch_do(&launch); /* a failure is noted in the child */
     for (size_t i = 0; i < ARRAY_LEN(launch.ends); i++)
         close_fd(&launch.ends[i]);
-    close_fd(&child->given[0]);
-    close_fd(&child->given[1]);
-    close_fd(&child->given[2]);
-    close_fd(&child->given[3]);
+    close_given(child);
     free(launch.envp);
     free(launch.tmp_var);
     free(launch.path);

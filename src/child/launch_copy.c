@@ -56,12 +56,8 @@ static int take_slot(struct child *child)
     child->limits_asked = limits_asked(&child->launch.limits);
     int r = slot_take(yard, rung, &child->launch.limits, child->launch.limits_policy, &child->slot,
                       &child->limits_enforced, &err);
-    if (r < 0) {
-        child->failed = r;
-        child->failed_stage = STAGE_PREPARE;
-        memcpy(child->error, err.msg, sizeof child->error);
-        return r;
-    }
+    if (r < 0)
+        return launch_note(child, STAGE_PREPARE, &err);
     if (rung != CONTAIN_GROUP)
         return 0;
     struct sweep_target *target = &child->slot->target;

@@ -1,6 +1,6 @@
 /* nursery.c - contract in nursery.h.
  *
- * With adopt_orphans SIGCHLD leads to nursery_scan(), the only place in the process that waits for "any child"; without it
+ * With adopt_orphans SIGCHLD leads to scan(), the only place in the process that waits for "any child"; without it
  * each child's pidfd is polled and nobody else's children are ever touched.
  */
 #include <fcntl.h>
@@ -69,7 +69,8 @@ static bool reap_one(struct nursery *nursery, pid_t pid)
     return true;
 }
 
-void nursery_scan(struct nursery *nursery)
+/* Reap all that is dead. */
+static void scan(struct nursery *nursery)
 {
     (void)lane_drain(nursery->spawner); /* newborns that died at once become known first */
     nursery->rescan = false;
@@ -91,7 +92,7 @@ static void on_sigchld(uv_signal_t *signal, int number)
     struct nursery *nursery = signal->data;
     OBJ_CHECK(nursery, NURSERY_MAGIC);
     (void)number;
-    nursery_scan(nursery);
+    scan(nursery);
 }
 
 static void on_answers(uv_async_t *async)
@@ -101,7 +102,7 @@ static void on_answers(uv_async_t *async)
     (void)lane_drain(nursery->spawner);
     (void)lane_drain(nursery->killer);
     if (nursery->rescan)
-        nursery_scan(nursery);
+        scan(nursery);
 }
 
 /* ---- turns: callbacks that must not come from inside a call ---- */
@@ -260,9 +261,9 @@ static void guard_lost_over(struct nursery *nursery)
     SCOPED_FD base = nursery->yard.base[0] == 0
                          ? -1
                          : open(nursery->yard.base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    /* The caller exits now: also what could not be stopped one by one. */
     if (base >= 0)
-        (void)cgroup_kill(
-            base); /* the caller exits now: also what could not be stopped one by one */
+        (void)cgroup_kill(base);
     struct mandor_err err;
     if (nursery->base_text != NULL && nursery_empty_dead(nursery->base_text, &err) < 0)
         log_warn("%s, the next start sweeps", err.msg);
@@ -438,12 +439,11 @@ static void close_handles(struct nursery *nursery)
     uv_close((uv_handle_t *)&nursery->last_wait, on_handle_closed);
 }
 
-int nursery_new(uv_loop_t *loop, const struct nursery_options *options, struct nursery **ret,
-                struct mandor_err *err)
+static struct nursery *nursery_alloc(uv_loop_t *loop, const struct nursery_options *options)
 {
     struct nursery *nursery = calloc(1, sizeof *nursery);
     if (nursery == NULL)
-        return err_set(err, -ENOMEM, FAULT_HOST, "make the nursery");
+        return NULL;
     nursery->magic = NURSERY_MAGIC;
     nursery->loop = loop;
     nursery->adopt_orphans = options->adopt_orphans;
@@ -456,30 +456,47 @@ int nursery_new(uv_loop_t *loop, const struct nursery_options *options, struct n
     list_init(&nursery->due);
     list_init(&nursery->trash);
     init_handles(nursery);
+    return nursery;
+}
 
+/* Clear of the child's 0..3. */
+static int open_dev_null(struct nursery *nursery, struct mandor_err *err)
+{
+    SCOPED_FD fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+    nursery->dev_null = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 10);
+    return nursery->dev_null < 0 ? err_set(err, -errno, FAULT_HOST, "open /dev/null") : 0;
+}
+
+/* What a job is born into, registered with the guard before anything can be cloned into it. */
+static int make_place(struct nursery *nursery, const struct nursery_options *options,
+                      struct mandor_err *err)
+{
     int r = kinship_init(&nursery->kinship);
+
     nursery->name = strdup(options->name);
     if (r < 0 || nursery->name == NULL)
-        r = err_set(err, -ENOMEM, FAULT_HOST, "make the nursery");
-    if (r == 0)
-        r = yard_init(&nursery->yard, options->name, &nursery->kinship, err);
-    nursery->have_yard = r == 0;
-    if (r == 0)
-        r = make_scratch(nursery, options, err);
-    if (r == 0) {
-        int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-        nursery->dev_null = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 10);
-        if (fd >= 0)
-            (void)close(fd);
-        if (nursery->dev_null < 0)
-            r = err_set(err, -errno, FAULT_HOST, "open /dev/null");
-    }
-    if (r == 0 && (r = make_base_text(nursery)) < 0)
-        (void)err_set(err, r, FAULT_HOST, "name the base containments");
-    /* Registered before anything can be cloned into it. */
-    if (r == 0 && nursery->guard_fd >= 0 &&
-        (r = guard_register(nursery->guard_fd, nursery->base_text)) < 0)
-        (void)err_set(err, r, FAULT_HOST, "register with the guard");
+        return err_set(err, -ENOMEM, FAULT_HOST, "make the nursery");
+    if ((r = yard_init(&nursery->yard, options->name, &nursery->kinship, err)) < 0)
+        return r;
+    nursery->have_yard = true;
+    if ((r = make_scratch(nursery, options, err)) < 0 || (r = open_dev_null(nursery, err)) < 0)
+        return r;
+    if ((r = make_base_text(nursery)) < 0)
+        return err_set(err, r, FAULT_HOST, "name the base containments");
+    if (nursery->guard_fd >= 0 && (r = guard_register(nursery->guard_fd, nursery->base_text)) < 0)
+        return err_set(err, r, FAULT_HOST, "register with the guard");
+    return 0;
+}
+
+int nursery_new(uv_loop_t *loop, const struct nursery_options *options, struct nursery **ret,
+                struct mandor_err *err)
+{
+    struct nursery *nursery = nursery_alloc(loop, options);
+    if (nursery == NULL)
+        return err_set(err, -ENOMEM, FAULT_HOST, "make the nursery");
+
+    int r = make_place(nursery, options, err);
     if (r == 0 && (r = watch_events(nursery)) < 0)
         (void)err_set(err, r, FAULT_HOST, "watch for the ends of children");
     if (r == 0 && (r = start_threads(nursery)) < 0)
@@ -494,7 +511,7 @@ int nursery_new(uv_loop_t *loop, const struct nursery_options *options, struct n
     if (nursery->adopt_orphans) { /* then the process is ours, and so are its signals */
         nursery->not_ignored = spawn_not_ignored() & ~(UINT64_C(1) << (SIGPIPE - 1));
         raise_nofile(nursery);
-        nursery_scan(nursery); /* what died before the handler was there */
+        scan(nursery); /* what died before the handler was there */
     }
     *ret = nursery;
     return 0;

@@ -13,13 +13,12 @@ struct nursery;
 
 struct nursery_options {
     const char *name; /* worker's name: cgroup base is <own cgroup>/mandor-<name>/ */
-    const char *
-        scratch_dir; /* fresh TMPDIR and working directories are made in <scratch_dir>/<name>/, which is made when
-                              * absent and removed in the end */
-    bool
-        own_scratch; /* scratch_dir is there, empty, and all ours: no directory of our name in it, and the caller removes it */
-    bool
-        adopt_orphans; /* this process is a subreaper and owns SIGCHLD: reap adopted processes (I1).  libmandor: false */
+    /* Fresh TMPDIR and working directories are made in <scratch_dir>/<name>/, which is made when absent and removed in the end. */
+    const char *scratch_dir;
+    /* scratch_dir is there, empty, and all ours: no directory of our name in it, and the caller removes it. */
+    bool own_scratch;
+    /* This process is a subreaper and owns SIGCHLD: reap adopted processes (I1).  libmandor: false. */
+    bool adopt_orphans;
     int guard_fd; /* link to the guard (guard.h), -1 = none */
     /* The guard has died: everything contained was killed, exit now (125).  NULL without a guard. */
     void (*on_guard_lost)(void *arg);

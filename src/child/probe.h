@@ -12,7 +12,4 @@ void probe_host(struct contain_host *ret, const char *name);
 /* Is word in a list separated by blanks? */
 bool probe_word(const char *list, const char *word);
 
-/* Can the version 2 cgroup `own` pass its controllers on?  If not, `why` says what is in the way. */
-bool probe_can_delegate(const char *own, char *why, size_t size);
-
 #endif

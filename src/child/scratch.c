@@ -7,29 +7,19 @@
 #include <sys/stat.h>
 #include <sys/xattr.h>
 
-#define FRESH_TRIES 1000
+#include "base/file.h"
 
-/* mkdir -p; others may pass through the last one: jobs that run as another user. */
-static int make_path(const char *path)
-{
-    SCOPED_FREE char *copy = strdup(path);
-    if (copy == NULL)
-        return -ENOMEM;
-    for (char *at = copy + 1; *at != 0; at++)
-        if (*at == '/') {
-            *at = 0;
-            if (mkdir(copy, 0700) != 0 && errno != EEXIST)
-                return -errno;
-            *at = '/';
-        }
-    return mkdir(copy, 0711) != 0 && errno != EEXIST ? -errno : 0;
-}
+#define FRESH_TRIES 1000
 
 int scratch_init(struct scratch *scratch, const char *dir)
 {
     *scratch = (struct scratch){ .fd = -1, .dir = strdup(dir) };
-    int r = scratch->dir == NULL ? -ENOMEM : make_path(dir);
+    int r = scratch->dir == NULL ? -ENOMEM : file_make_parents(dir, 0700, NULL, NULL);
     struct stat st;
+
+    /* others may pass through: jobs that run as another user */
+    if (r == 0 && mkdir(dir, 0711) != 0 && errno != EEXIST)
+        r = -errno;
     if (r == 0 && ((scratch->fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0 ||
                    fstat(scratch->fd, &st) != 0))
         r = -errno;

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -49,39 +50,54 @@ static const struct contain_hierarchy *limit_host(const struct contain_host *hos
 
 /* ---- the yard ---- */
 
+#define PASS_ON "+memory +pids +cpu"
+
+/* All processes of the cgroup `own` into a leaf of it. */
+static void move_into_leaf(const struct yard *yard, int own)
+{
+    char path[CGROUP_PATH_MAX + 160], pid[16];
+    struct proc_pids pids = { 0 };
+
+    (void)snprintf(path, sizeof path, "%s/%s-self", yard->host.v2.base, yard->name);
+    (void)mkdir(path, 0755);
+    SCOPED_FD leaf = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int listed = cgroup_pids(own, &pids);
+    for (size_t i = 0; listed == 0 && i < pids.count; i++) {
+        (void)snprintf(pid, sizeof pid, "%d", pids.pid[i]);
+        (void)cgroup_write(leaf, "cgroup.procs", pid);
+    }
+    proc_pids_done(&pids);
+}
+
+static void give_limits_up(struct contain_host *host, int error)
+{
+    struct contain_hierarchy *all[] = { &host->memory, &host->pids, &host->cpu };
+
+    for (size_t i = 0; i < ARRAY_LEN(all); i++) {
+        all[i]->usable = false;
+        (void)snprintf(all[i]->why, sizeof all[i]->why, "pass the controllers on: %s",
+                       strerror(-error));
+    }
+}
+
 /* In a fresh version 2 cgroup tree processes and passed-on controllers exclude each other: move ourselves into a leaf first. */
 static void delegate(struct yard *yard)
 {
     struct contain_host *host = &yard->host;
+    char passed[512] = "";
+
     if (!(host->memory_is_v2 && host->memory.usable))
         return;
     SCOPED_FD own = open(host->v2.base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    char passed[512] = "", self[CGROUP_PATH_MAX + 160], pid[16];
     (void)cgroup_read(own, "cgroup.subtree_control", passed, sizeof passed);
-    if (!probe_word(passed, "memory") &&
-        cgroup_write(own, "cgroup.subtree_control", "+memory +pids +cpu") < 0) {
-        (void)snprintf(self, sizeof self, "%s/%s-self", host->v2.base, yard->name);
-        (void)mkdir(self, 0755);
-        SCOPED_FD leaf = open(self, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        struct proc_pids pids = { 0 };
-        int listed = cgroup_pids(own, &pids);
-        for (size_t i = 0; listed == 0 && i < pids.count; i++) {
-            (void)snprintf(pid, sizeof pid, "%d", pids.pid[i]);
-            (void)cgroup_write(leaf, "cgroup.procs", pid);
-        }
-        proc_pids_done(&pids);
-        int r = cgroup_write(own, "cgroup.subtree_control", "+memory +pids +cpu");
-        if (r < 0) {
-            struct contain_hierarchy *all[] = { &host->memory, &host->pids, &host->cpu };
-            for (size_t i = 0; i < ARRAY_LEN(all); i++) {
-                all[i]->usable = false;
-                (void)snprintf(all[i]->why, sizeof all[i]->why, "pass the controllers on: %s",
-                               strerror(-r));
-            }
-        }
+    if (!probe_word(passed, "memory") && cgroup_write(own, "cgroup.subtree_control", PASS_ON) < 0) {
+        move_into_leaf(yard, own);
+        int r = cgroup_write(own, "cgroup.subtree_control", PASS_ON);
+        if (r < 0)
+            give_limits_up(host, r);
     }
     SCOPED_FD base = open(yard->base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    (void)cgroup_write(base, "cgroup.subtree_control", "+memory +pids +cpu");
+    (void)cgroup_write(base, "cgroup.subtree_control", PASS_ON);
 }
 
 int yard_init(struct yard *yard, const char *worker, struct kinship *kinship,
@@ -111,7 +127,8 @@ int yard_init(struct yard *yard, const char *worker, struct kinship *kinship,
     return 0;
 }
 
-struct slot *yard_pop(struct yard *yard)
+/* Take one idle slot out, to destroy it; NULL when there is none. */
+static struct slot *pop(struct yard *yard)
 {
     (void)pthread_mutex_lock(&yard->lock);
     struct list *node = list_pop_front(&yard->idle);
@@ -191,15 +208,22 @@ void slot_abandon(struct slot *slot)
     free(slot);
 }
 
+/* A keeper that was told to go may need a moment more. */
+static void remove_base(const char *path)
+{
+    for (int tries = 0; cgroup_remove(path) == -EBUSY && tries < 50; tries++)
+        (void)poll(NULL, 0, 10);
+}
+
 void yard_done(struct yard *yard)
 {
-    for (struct slot *slot; (slot = yard_pop(yard)) != NULL;)
+    for (struct slot *slot; (slot = pop(yard)) != NULL;)
         discard(yard, slot);
     if (yard->base[0] != 0)
-        (void)cgroup_remove(yard->base);
+        remove_base(yard->base);
     for (int i = 0; i < SLOT_LIMITS; i++)
         if (yard->limit_base[i][0] != 0)
-            (void)cgroup_remove(yard->limit_base[i]);
+            remove_base(yard->limit_base[i]);
     if (yard->own_pidns >= 0)
         (void)close(yard->own_pidns);
     (void)pthread_mutex_destroy(&yard->lock);
@@ -227,8 +251,8 @@ static int make_cgroup(struct yard *yard, struct slot *slot)
         slot_path(path, yard->base, slot);
         if (mkdir(path, 0755) == 0)
             return open_cgroup(slot, path);
-        if (errno ==
-            ENOENT) { /* an empty base may have been swept away by a successor of the same name */
+        /* An empty base may have been swept away by a successor of the same name. */
+        if (errno == ENOENT) {
             (void)mkdir(yard->base, 0755);
             continue;
         }
@@ -301,8 +325,8 @@ static int set_memory(struct slot *slot, int dir, bool v2, int64_t bytes)
 
 static int set_cpu(int dir, bool v2, double cores)
 {
-    int64_t quota =
-        MAX((int64_t)llround(cores * CPU_PERIOD_US), (int64_t)1000); /* the kernel's least */
+    /* The kernel's least. */
+    int64_t quota = MAX((int64_t)llround(cores * CPU_PERIOD_US), (int64_t)1000);
     char text[64];
     if (v2) {
         (void)snprintf(text, sizeof text, "%" PRId64 " %d", quota, CPU_PERIOD_US);
@@ -321,8 +345,8 @@ static int limit_dir(struct yard *yard, struct slot *slot, int limit, bool v2)
     if (mkdir(yard->limit_base[limit], 0755) != 0 && errno != EEXIST)
         return -errno;
     slot_path(path, yard->limit_base[limit], slot);
-    if (mkdir(path, 0755) != 0 &&
-        errno != EEXIST) /* left by a dead worker: limits are set anew, nothing else is in it */
+    /* Left by a dead worker: limits are set anew, nothing else is in it. */
+    if (mkdir(path, 0755) != 0 && errno != EEXIST)
         return -errno;
     int dir = slot->v1[limit].dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir < 0)
@@ -364,8 +388,8 @@ static int set_limits(struct yard *yard, struct slot *slot, const struct spec_li
                       struct mandor_err *err)
 {
     unsigned asked = limits_asked(limits);
-    unsigned enforced =
-        asked & (LIMIT_CPU_TIME | LIMIT_OPEN_FILES | LIMIT_FILE_SIZE); /* rlimits always hold */
+    /* Rlimits always hold. */
+    unsigned enforced = asked & (LIMIT_CPU_TIME | LIMIT_OPEN_FILES | LIMIT_FILE_SIZE);
     for (int i = 0; i < SLOT_LIMITS; i++) {
         if ((asked & 1u << i) == 0)
             continue;
@@ -460,8 +484,8 @@ void slot_plan(const struct slot *slot, const struct spec_limits *limits, struct
         if (slot->v1[i].procs >= 0)
             plan->joins[plan->join_count++] = slot->v1[i].procs;
 
-    if (limits->cpu_time_ms >
-        0) { /* whole seconds; a second later what ignores SIGXCPU is killed */
+    /* Whole seconds; a second later what ignores SIGXCPU is killed. */
+    if (limits->cpu_time_ms > 0) {
         rlim_t seconds = (rlim_t)((limits->cpu_time_ms + 999) / 1000);
         add_rlimit(plan, RLIMIT_CPU, seconds, seconds + 1);
     }

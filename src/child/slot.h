@@ -57,8 +57,6 @@ MUST_CHECK int yard_init(struct yard *yard, const char *worker, struct kinship *
                          struct mandor_err *err);
 /* Destroy the idle slots and remove the bases.  Blocking. */
 void yard_done(struct yard *yard);
-/* Take one idle slot out, to destroy it; NULL when there is none. */
-struct slot *yard_pop(struct yard *yard);
 
 /* What asked and enforced limits are, as bits. */
 enum {

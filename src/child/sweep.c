@@ -9,8 +9,8 @@
 
 #include "os/pidfd.h"
 
-#define STOP_PASSES \
-    24 /* a tree that forks faster than it is listed is met again in the next round */
+/* A tree that forks faster than it is listed is met again in the next round. */
+#define STOP_PASSES 24
 #define KILL_ROUNDS 64
 #define MEMBERS_MAX ((size_t)4096)
 
@@ -289,9 +289,8 @@ void sweep_own_children(void)
     for (int wait_ms = 0;; wait_ms = MIN(wait_ms + 1, 50)) {
         children.count = 0;
         if (proc_children(getpid(), &children) == 0)
-            for (size_t i = 0; i < children.count; i++)
-                (void)kill(children.pid[i],
-                           SIGKILL); /* an unreaped child of ours: the number is its own */
+            for (size_t i = 0; i < children.count; i++) /* unreaped: the number is its own */
+                (void)kill(children.pid[i], SIGKILL);
         pid_t pid;
         while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
             wait_ms = 0;

@@ -31,8 +31,8 @@ struct sweep_target {
     struct kinship *kinship;
     const _Atomic int64_t *attempts; /* alive in this rung, this one among them */
     char *mark;                      /* "TMPDIR=/…/1.2.tmp" */
-    bool
-        subreaper; /* orphans come to us; otherwise all of /proc is searched for session and mark */
+    /* Orphans come to us; otherwise all of /proc is searched for session and mark. */
+    bool subreaper;
     struct sweep_list seen;    /* the leader, and members of earlier walks */
     struct proc_pids sessions; /* theirs */
 };

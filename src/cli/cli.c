@@ -46,12 +46,6 @@ static const struct cli_option options[] = {
 #undef OPTION
 };
 
-/* Job options that only mean something to a queue: `run` does without them. */
-static const char *const queued_keys[] = {
-    "queue", "priority", "delay", "unique", "attempts", "backoff", "no_retry_exit_codes",
-    "pool",  "data"
-};
-
 static const struct {
     const char *flag;
     char letter;
@@ -113,14 +107,11 @@ static const struct cli_option *find_letter(const struct cli_command *command, c
     return NULL;
 }
 
+/* Does a job option only mean something to a queue?  `run` does without it. */
 static bool needs_queue(const char *key)
 {
-    size_t len = strcspn(key, ".");
-
-    for (size_t i = 0; i < ARRAY_LEN(queued_keys); i++)
-        if (strlen(queued_keys[i]) == len && strncmp(queued_keys[i], key, len) == 0)
-            return true;
-    return false;
+    return spec_is_place(key) || str_eq(key, "no_retry_exit_codes") || str_eq(key, "pool") ||
+           str_eq(key, "data");
 }
 
 /* A command's own option hides the job option of the same name. */

@@ -88,8 +88,8 @@ void cli_done(struct cli *cli);
 
 bool cli_flag(const struct cli *cli, const char *name);
 const char *cli_text(const struct cli *cli, const char *name); /* or NULL */
-const char *cli_text_nth(const struct cli *cli, const char *name,
-                         size_t nth); /* CLI_TEXTS; NULL behind the last */
+/* CLI_TEXTS; NULL behind the last. */
+const char *cli_text_nth(const struct cli *cli, const char *name, size_t nth);
 int64_t cli_number(const struct cli *cli, const char *name, int64_t fallback);
 
 /* Complain on stderr: "mandor NAME: message".  cli_fail() returns err's exit code; cli_usage() adds where help is and
@@ -116,9 +116,6 @@ char cli_job_letter(const char *flag); /* short form of a job option, or 0 */
 void help_overview(void);                             /* `mandor` alone */
 void help_commands(void);                             /* `mandor --help` */
 void help_command(const struct cli_command *command); /* `mandor NAME --help` */
-void help_man(
-    const struct cli_command *command); /* scdoc of one command's options; NULL: all commands */
-int help_completion(const char *shell); /* bash, zsh, fish; -EINVAL */
 
 /* ---- the commands: cmd_NAME(), one file each ---- */
 

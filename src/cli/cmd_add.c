@@ -35,7 +35,7 @@ static void on_added(const char *id, bool existing, void *arg)
     adder->added++;
     adder->existing += existing;
     if (existing && !adder->many)
-        cli_warn(adder->cli, "nothing added: job %s has this unique key already", id);
+        cli_warn(adder->cli, "nothing added: job %s is there already", id);
     if (!adder->cli->json) {
         out_line("%s", id);
         return;
@@ -329,8 +329,10 @@ static int check_usage(const struct cli *cli)
         return cli_usage(cli, "'--params', '--bind-params' and '--runtime' go with '--python'");
     if (command && data)
         return cli_usage(cli, "'--data' goes with '--pool', which takes no command");
-    if (!command && !from && !pool && !data &&
-        !python) /* data alone is for the pool of the queue */
+    if (says(cli, "id") && (from || each))
+        return cli_usage(cli, "'--id' is one job's, and '--%s' adds many", from ? "from" : "each");
+    /* Data alone is for the pool of the queue. */
+    if (!command && !from && !pool && !data && !python)
         return cli_usage(cli, "no command; usage: mandor add -- CMD [ARG…]");
     if (each && !place)
         return cli_usage(cli, "'--each' needs " PLACE " in the command, where the line goes");
@@ -386,8 +388,7 @@ int cmd_add(struct cli *cli)
         r = add(&adder, &err);
     client_close(&client);
     if (adder.many && adder.existing > 0)
-        cli_warn(cli, "%zu of %zu jobs were there already: their unique key was taken",
-                 adder.existing, adder.added);
+        cli_warn(cli, "%zu of %zu jobs were there already", adder.existing, adder.added);
     if (r < 0)
         return cli_fail(cli, &err);
     return adder.bad > 0 ? EXIT_FAILED : EXIT_OK;

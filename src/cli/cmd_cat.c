@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <stdio.h>
 
+#include "base/file.h"
+#include "base/hide.h"
 #include "base/log.h"
 #include "base/module.h"
 #include "cli/cli.h"
@@ -15,22 +17,19 @@ struct cat {
     struct source *source;
     uv_idle_t idle; /* resumes: not from inside of on_bytes */
     bool ended;
-    int write_error; /* -errno; the rest is not wanted any more */
+    int write_error;  /* -errno; the rest is not wanted any more */
+    bool reader_gone; /* EPIPE: end quietly */
     int result;
     struct mandor_err err;
 };
 
-/* 0 or -errno. */
-static int write_all(const char *bytes, size_t len)
+/* 0, or -errno with cat->err.  Blocks as long as the reader likes. */
+static int put(struct cat *cat, const void *bytes, size_t len)
 {
-    while (len > 0) {
-        ssize_t n = RETRY_EINTR(write(STDOUT_FILENO, bytes, len));
-        if (n < 0)
-            return -errno;
-        bytes += n;
-        len -= (size_t)n;
-    }
-    return 0;
+    int r = file_write_all(STDOUT_FILENO, bytes, len);
+
+    cat->reader_gone = r == -EPIPE;
+    return r < 0 ? err_set(&cat->err, r, FAULT_HOST, "write to standard output") : 0;
 }
 
 static void on_idle_closed(uv_handle_t *handle)
@@ -51,17 +50,16 @@ static void on_idle(uv_idle_t *idle)
 {
     struct cat *cat = CONTAINER_OF(idle, struct cat, idle);
 
-    cat->result = err_set(&cat->err, cat->write_error, FAULT_HOST, "write to standard output");
+    cat->result = cat->write_error;
     stop(cat);
 }
 
-/* Standard output blocks as long as its reader likes: nothing else happens here. */
 static bool on_bytes(void *arg, const void *bytes, size_t len)
 {
     struct cat *cat = arg;
 
     if (cat->write_error == 0)
-        cat->write_error = write_all(bytes, len);
+        cat->write_error = put(cat, bytes, len);
     if (cat->write_error < 0)
         (void)uv_idle_start(&cat->idle, on_idle);
     return cat->write_error == 0;
@@ -100,7 +98,7 @@ static int cat_remote(struct cat *cat, const char *url, bool follow)
     return r < 0 ? r : cat->result;
 }
 
-static int cat_file(const char *path, struct mandor_err *err)
+static int cat_file(struct cat *cat, const char *path)
 {
     SCOPED_FD fd = open(path, O_RDONLY | O_CLOEXEC);
     static char bytes[256 << 10];
@@ -108,17 +106,17 @@ static int cat_file(const char *path, struct mandor_err *err)
     int r = 0;
 
     if (fd < 0) {
-        r = err_set(err, -errno, FAULT_HOST, "open '%s'", path);
+        r = err_set(&cat->err, -errno, FAULT_HOST, "open '%s'", path);
         if (r == -ENOENT)
-            err->fault = FAULT_CALLER;
+            cat->err.fault = FAULT_CALLER;
         return r;
     }
     while ((n = RETRY_EINTR(read(fd, bytes, sizeof bytes))) > 0) {
-        r = write_all(bytes, (size_t)n);
+        r = put(cat, bytes, (size_t)n);
         if (r < 0)
-            return err_set(err, r, FAULT_HOST, "write to standard output");
+            return r;
     }
-    return n < 0 ? err_set(err, -errno, FAULT_HOST, "read '%s'", path) : 0;
+    return n < 0 ? err_set(&cat->err, -errno, FAULT_HOST, "read '%s'", path) : 0;
 }
 
 int cmd_cat(struct cli *cli)
@@ -130,13 +128,16 @@ int cmd_cat(struct cli *cli)
 
     log_setup(LOG_LOGFMT, LOG_WARN);
     if (strncmp(url, "file:", 5) == 0) {
-        r = cat_file(url + 5, &cat.err);
-        return r < 0 ? cli_fail(cli, &cat.err) : EXIT_OK;
+        r = cat_file(&cat, url + 5);
+        return r < 0 && !cat.reader_gone ? cli_fail(cli, &cat.err) : EXIT_OK;
     }
     r = sink_url_check(url, &cat.err);
-    if (r == -ENOENT)
+    if (r == -ENOENT) {
+        SCOPED_FREE char *shown = hide_password(url);
         r = err_set(&cat.err, -EINVAL, FAULT_CALLER,
-                    "'%s': expected file:PATH, s3:, http:, https:, redis: or memcached:", url);
+                    "'%s': expected file:PATH, s3:, http:, https:, redis: or memcached:",
+                    shown != NULL ? shown : "?");
+    }
     if (r == 0)
         r = config_load(cli->config_path, &config, &cat.err);
     if (r == 0) {
@@ -145,5 +146,5 @@ int cmd_cat(struct cli *cli)
         sink_settings_set(NULL);
     }
     config_free(config);
-    return r < 0 ? cli_fail(cli, &cat.err) : EXIT_OK;
+    return r < 0 && !cat.reader_gone ? cli_fail(cli, &cat.err) : EXIT_OK;
 }

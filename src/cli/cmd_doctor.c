@@ -308,17 +308,17 @@ static void check_database(struct doctor *doctor, const char *path)
     (void)sqlite3_close(db);
 }
 
-/* Of a broker that is a server: {"name", "version", "evicts"}. */
+/* Of a broker that is a server: {"name", "software", "evicts"}. */
 static void check_server(struct doctor *doctor, const json_t *server)
 {
     const char *name = json_string_value(json_object_get(server, "name"));
-    const char *version = json_string_value(json_object_get(server, "version"));
+    const char *software = json_string_value(json_object_get(server, "software"));
     const char *evicts = json_string_value(json_object_get(server, "evicts"));
 
     if (name == NULL)
         return;
-    doctor_found(doctor, HEALTH_OK, "server", "'%s' answers, version %s", name,
-                 version != NULL ? version : "unknown");
+    doctor_found(doctor, HEALTH_OK, "server", "'%s' answers: %s", name,
+                 software != NULL ? software : "unknown");
     if (evicts != NULL)
         doctor_found(
             doctor, HEALTH_WARN, "server memory",

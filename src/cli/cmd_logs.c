@@ -6,14 +6,13 @@
  * What was not seen live (the job was faster, the worker could not be reached) is printed from the store when its attempt is over.
  */
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "cli/cli.h"
 #include "cli/client.h"
 #include "cli/live.h"
-#include "cli/out.h"
 
 #define POLL_MS      250 /* a waiting job */
 #define RECONNECT_MS 50  /* an active job whose worker does not answer yet */
@@ -33,27 +32,9 @@ static const char *const stream_names[] = { "stdout", "stderr" };
 
 /* ---- writing ---- */
 
-/* All of bytes to fd.  Waits where the descriptor was made non-blocking by someone else. */
-static int write_all(int fd, const char *bytes, size_t len)
-{
-    while (len > 0) {
-        ssize_t n = RETRY_EINTR(write(fd, bytes, len));
-        if (n < 0 && errno == EAGAIN) {
-            struct pollfd poller = { .fd = fd, .events = POLLOUT };
-            (void)poll(&poller, 1, -1);
-            continue;
-        }
-        if (n < 0)
-            return -errno;
-        bytes += n;
-        len -= (size_t)n;
-    }
-    return 0;
-}
-
 static int put(struct logs *logs, int stream, const char *bytes, size_t len, struct mandor_err *err)
 {
-    int r = logs->want[stream] ? write_all(logs->fds[stream], bytes, len) : 0;
+    int r = logs->want[stream] ? file_write_all(logs->fds[stream], bytes, len) : 0;
 
     if (r == -EPIPE)
         logs->reader_gone = true;
@@ -158,7 +139,15 @@ static int catch_up(struct logs *logs, int64_t last, struct mandor_err *err)
     return 0;
 }
 
-/* 1: the attempt is over; 0: go on; -errno. */
+/* Whether the worker followed an attempt to its end: it may not have started yet, or be over, when we ask. */
+static bool was_followed(const struct live_frame *ended)
+{
+    SCOPED_JSON *json = NULL;
+
+    return json_parse(ended->bytes, ended->len, &json, NULL) == 0 &&
+           json_integer_value(json_object_get(json, "attempt")) > 0;
+}
+
 static int on_frame(struct logs *logs, const struct live_frame *frame, struct mandor_err *err)
 {
     switch (frame->kind) {
@@ -166,12 +155,11 @@ static int on_frame(struct logs *logs, const struct live_frame *frame, struct ma
     case LIVE_STDERR:
         return put(logs, frame->kind == LIVE_STDERR, frame->bytes, frame->len, err);
     case LIVE_NOTICE:
-        (void)write_all(STDERR_FILENO, frame->bytes, frame->len);
+        (void)!file_write_all(STDERR_FILENO, frame->bytes, frame->len);
         if (frame->len == 0 || frame->bytes[frame->len - 1] != '\n')
-            (void)write_all(STDERR_FILENO, "\n", 1);
+            (void)!file_write_all(STDERR_FILENO, "\n", 1);
         return 0;
     case LIVE_ENDED:
-        return 1;
     case LIVE_SNAPSHOT:
         break;
     }
@@ -179,13 +167,14 @@ static int on_frame(struct logs *logs, const struct live_frame *frame, struct ma
 }
 
 /* Follow one attempt on its worker's socket.  1 when it was followed (to its end or until the worker was gone), 0 when the worker
- * could not be reached or did not know the job (yet, or any more). */
-static int follow_live(struct logs *logs, const char *worker, struct mandor_err *err)
+ * could not be reached or did not run the attempt (yet, or any more). */
+static int follow_live(struct logs *logs, const char *worker, int64_t attempt,
+                       struct mandor_err *err)
 {
     SCOPED_BUF line = { .data = NULL };
     SCOPED(live_close) struct live *live = NULL;
-    json_t *ask =
-        json_pack("{s:s, s:s}", "follow", logs->id, "of", broker_data_dir(logs->client->broker));
+    json_t *ask = json_pack("{s:s, s:s, s:I}", "follow", logs->id, "of",
+                            broker_data_dir(logs->client->broker), "attempt", (json_int_t)attempt);
     char *text = ask != NULL ? json_text(ask) : NULL;
     int r = text == NULL ? -ENOMEM : buf_addf(&line, "%s\n", text);
 
@@ -204,8 +193,10 @@ static int follow_live(struct logs *logs, const char *worker, struct mandor_err 
             return heard;
         if (r < 0)
             return err_set(err, r, FAULT_HOST, "read from worker '%s'", worker);
+        if (frame.kind == LIVE_ENDED)
+            return was_followed(&frame);
         r = on_frame(logs, &frame, err);
-        if (r != 0)
+        if (r < 0)
             return r;
         heard = true;
     }
@@ -230,7 +221,7 @@ static int follow(struct logs *logs, struct mandor_err *err)
         r = catch_up(logs, active ? attempt - 1 : attempt, err);
         int followed = 0;
         if (r == 0 && active && worker != NULL && attempt > logs->told)
-            r = followed = follow_live(logs, worker, err);
+            r = followed = follow_live(logs, worker, attempt, err);
         if (followed > 0)
             logs->told = attempt;
         free(worker);

@@ -1,5 +1,4 @@
 /* cmd_ls.c - `mandor ls`. */
-#include <stdio.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -35,7 +34,8 @@ static int add_row(struct table *table, const json_t *record)
     if (r < 0)
         return r;
 
-    table_cell(table, STYLE_PLAIN, "%s", json_string_value(json_object_get(record, "id")));
+    const char *id = json_string_value(json_object_get(record, "id"));
+    table_cell(table, STYLE_PLAIN, "%s", id != NULL ? id : "?"); /* not UTF-8 */
     table_cell(table, style_of_state(state), "%s", phase != NULL ? phase : state);
     table_cell(table, STYLE_PLAIN, "%s", queue != NULL ? queue : "");
     table_cell(table, STYLE_PLAIN, "%" JSON_INTEGER_FORMAT "/%" JSON_INTEGER_FORMAT,
@@ -72,13 +72,13 @@ static int show_page(struct listing *listing, const json_t *records)
 static int show_pages(struct client *client, struct listing *listing, const char *queue, int state,
                       struct mandor_err *err)
 {
-    char last[64] = "";
+    SCOPED_FREE char *last = NULL;
 
     while (listing->left > 0 && !out_broken()) {
         struct broker_req req = { .op = BROKER_LIST,
                                   .list = { .queue = queue,
                                             .state = state,
-                                            .after = last[0] != '\0' ? last : NULL,
+                                            .after = last,
                                             .limit = MIN(listing->left, PAGE_SIZE) } };
         int r = client_ask(client, &req, err);
         if (r < 0)
@@ -89,11 +89,12 @@ static int show_pages(struct client *client, struct listing *listing, const char
         r = show_page(listing, records);
         const char *id =
             json_string_value(json_object_get(json_array_get(records, count - 1), "id"));
-        (void)snprintf(last, sizeof last, "%s", count > 0 && id != NULL ? id : "");
+        free(last);
+        last = id != NULL ? strdup(id) : NULL;
         json_decref(records);
         if (r < 0)
             return err_set(err, r, FAULT_HOST, "print the jobs");
-        if (count == 0 || last[0] == '\0')
+        if (last == NULL)
             break;
     }
     return 0;

@@ -9,14 +9,16 @@
 #include "base/errout.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/words.h"
 #include "child/guard.h"
 #include "cli/cli.h"
 #include "cli/job.h"
+#include "cli/run_left.h"
 #include "config/config.h"
 #include "exec/env.h"
 #include "exec/outputs.h"
-#include "job/sink_list.h"
 #include "os/tree.h"
+#include "sink/sweeper.h"
 #include "sink/url.h"
 
 #define RUN_EXIT_NOT_FOUND      127
@@ -32,6 +34,8 @@ struct run {
     struct spec *spec;
     struct config *config; /* read only where a sink needs it */
     struct outputs outputs;
+    struct run_left left;
+    struct sweeper *sweeper; /* ends what dead runs have left; NULL = does not run */
     struct execution *execution;
     struct verdict verdict;
     uv_signal_t signals[6];
@@ -92,11 +96,12 @@ static void on_execution_closed(void *arg)
 {
     struct run *run = arg;
 
+    if (run->sweeper != NULL)
+        sweeper_stop(run->sweeper); /* the next one goes on with it */
     outputs_close(&run->outputs);
     filter_pool_close(run->filters);
     nursery_close(run->nursery, NULL, NULL);
-    for (size_t i = 0; i < ARRAY_LEN(watched); i++)
-        uv_close((uv_handle_t *)&run->signals[i], NULL);
+    run->execution = NULL;
 }
 
 static void on_outputs_ended(void *arg)
@@ -137,6 +142,12 @@ static void on_signal(uv_signal_t *handle, int signum)
     struct run *run = handle->data;
     char why[64];
 
+    if (run->execution == NULL)
+        return;
+    if (run->ended && signum != SIGTSTP && signum != SIGCONT) { /* only its sinks are waited for */
+        outputs_stop(&run->outputs, CAUSE_CANCELLED, true);
+        run->stop_signal = run->stop_signal == 0 ? signum : run->stop_signal;
+    }
     if (run->ended)
         return;
     if (signum == SIGTSTP || signum == SIGCONT) {
@@ -207,7 +218,36 @@ static int start_parts(struct run *run, int guard_fd, struct mandor_err *err)
             return err_set(err, r, FAULT_HOST, "watch signals");
         uv_unref((uv_handle_t *)&run->signals[i]);
     }
+    guard_listen();
     return 0;
+}
+
+static bool leads_elsewhere(const struct spec_str *urls)
+{
+    SCOPED_FREE char *url = sink_url_elsewhere(urls->bytes);
+
+    return url != NULL;
+}
+
+static void on_swept(void *arg, int ended, int kept)
+{
+    struct run *run = arg;
+
+    run->sweeper = NULL;
+}
+
+/* Where a sink is on another machine: what a kill leaves there is ended by the next run. */
+static int start_left(struct run *run, struct mandor_err *err)
+{
+    struct mandor_err why;
+
+    if (!leads_elsewhere(&run->spec->stdout_sink) && !leads_elsewhere(&run->spec->stderr_sink))
+        return 0;
+    int r = run_left_open(&run->left, run->id, err);
+    if (r == 0 && run->left.left != NULL && sweeper_wanted(run->left.left) &&
+        sweeper_start(&run->loop, run->left.left, on_swept, run, &run->sweeper, &why) < 0)
+        log_warn("uploads of dead runs cannot be ended: %s", why.msg);
+    return r;
 }
 
 static int start_job(struct run *run, struct mandor_err *err)
@@ -215,7 +255,13 @@ static int start_job(struct run *run, struct mandor_err *err)
     static const struct execution_events events = { .on_progress = on_progress,
                                                     .on_ended = on_ended };
     struct outputs_place place = {
-        .id = run->id, .queue = run->spec->queue, .attempt = 1, .data_dir = run->scratch
+        .id = run->id,
+        .queue = run->spec->queue,
+        .attempt = 1,
+        .data_dir = run->scratch,
+        .journal_dir = run->left.journal,
+        .left_dir = run->left.left,
+        .filters = run->filters,
     };
     int r = outputs_open(&run->outputs, &run->loop, run->spec, &place, err);
 
@@ -241,21 +287,30 @@ static int start_job(struct run *run, struct mandor_err *err)
 static int supervise(struct cli *cli, struct run *run, int guard_fd)
 {
     struct mandor_err err;
-    int r = uv_loop_init(&run->loop);
 
+    if (make_scratch(run, &err) < 0)
+        return cli_fail(cli, &err);
+    int r = uv_loop_init(&run->loop);
     if (r < 0)
         (void)err_set(&err, r, FAULT_HOST, "start");
-    if (r < 0 || start_parts(run, guard_fd, &err) < 0 || start_job(run, &err) < 0) {
+    if (r < 0 || start_parts(run, guard_fd, &err) < 0 || start_left(run, &err) < 0 ||
+        start_job(run, &err) < 0) {
         (void)cli_fail(cli, &err);
+        run_left_close(&run->left);
         (void)tree_remove(run->scratch);
         _exit(EXIT_HOST); /* nothing runs; the guard sees to the rest */
     }
     (void)errout_start();
     (void)uv_run(&run->loop, UV_RUN_DEFAULT);
+    (void)rmdir(run->scratch); /* the nursery has removed its part; a spilled auto: stays */
+    run_left_close(&run->left);
+    /* Nothing is there any more that a signal could leave behind. */
+    for (size_t i = 0; i < ARRAY_LEN(watched); i++)
+        uv_close((uv_handle_t *)&run->signals[i], NULL);
+    (void)uv_run(&run->loop, UV_RUN_DEFAULT);
     errout_stop(INT_MAX); /* all is over: now who reads may take its time */
     (void)uv_loop_close(&run->loop);
-    (void)rmdir(run->scratch); /* the nursery has removed its part; a spilled auto: stays */
-    env_free(run->env_pass);
+    words_free(run->env_pass);
     say_cause(run);
     return exit_code(run);
 }
@@ -276,20 +331,6 @@ static int make_spec(struct cli *cli, struct run *run, struct mandor_err *err)
     return r < 0 ? r : job_check_run(run->spec, err);
 }
 
-static int leads_there(void *arg, const char *text)
-{
-    struct sink_member member;
-    struct mandor_err unused;
-
-    return sink_member_parse(text, &member, &unused) == 0 &&
-           sink_url_check(member.url, &unused) != -ENOENT;
-}
-
-static bool leads_elsewhere(const struct spec_str *url)
-{
-    return url->bytes != NULL && sink_list_each(url->bytes, leads_there, NULL) != 0;
-}
-
 /* A broken configuration does not stand in the way of a command that needs nothing of it. */
 static int load_settings(struct cli *cli, struct run *run, struct mandor_err *err)
 {
@@ -306,7 +347,7 @@ static int load_settings(struct cli *cli, struct run *run, struct mandor_err *er
 
 int cmd_run(struct cli *cli)
 {
-    static struct run run; /* one a process */
+    static struct run run = { .left.lock = -1 }; /* one a process */
     struct mandor_err err;
     int guard_fd = -1;
 
@@ -314,7 +355,7 @@ int cmd_run(struct cli *cli)
     log_setup(LOG_LOGFMT, LOG_WARN);
     if (make_spec(cli, &run, &err) < 0 || load_settings(cli, &run, &err) < 0)
         return cli_fail(cli, &err);
-    if (make_scratch(&run, &err) < 0 || guard_fork(&guard_fd, &err) < 0)
+    if (guard_fork(&guard_fd, &err) < 0)
         return cli_fail(cli, &err);
     int code = supervise(cli, &run, guard_fd);
     run.spec = spec_free(run.spec);

@@ -1,7 +1,6 @@
 /* cmd_show.c - `mandor show`: a job's record for people, or as JSON. */
 #include <stdio.h>
 
-#include "base/clock.h"
 #include "base/json.h"
 #include "base/units.h"
 #include "cli/cli.h"
@@ -83,8 +82,8 @@ static int print_usage(const json_t *record)
 
     if (!json_is_object(usage))
         return 0;
-    if (number_of(usage, "max_rss") ==
-        0) /* it had no process of its own: a warm worker's is not known by job */
+    /* It had no process of its own: a warm worker's is not known by job. */
+    if (number_of(usage, "max_rss") == 0)
         return print_field("Ran", units_human_duration(number_of(usage, "wall_ms"), wall));
     (void)snprintf(text, sizeof text, "%s; CPU %s user, %s system; %s memory at most",
                    units_human_duration(number_of(usage, "wall_ms"), wall),

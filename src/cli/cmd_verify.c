@@ -1,6 +1,7 @@
 /* cmd_verify.c - `mandor verify isolation`: what one Python job finds of another, level by level.
  *
- * At each level job A leaves behind all that a job can leave behind, then job B looks (zygote/python/verify_*.py).  Server, copies,
+ * At each level job A leaves behind what a job can leave behind, then job B looks (zygote/python/verify_*.py); twice, since at `scope`
+ * the things of one part end the process for good, and nothing would be seen of the other.  Server, copies,
  * executor and sandbox are those of a worker; only the settling differs: a table.
  */
 #include <signal.h>
@@ -8,13 +9,14 @@
 #include <sys/stat.h>
 
 #include "base/buf.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/words.h"
 #include "child/guard.h"
 #include "cli/cli.h"
 #include "cli/out.h"
 #include "config/config.h"
-#include "config/scalar.h"
 #include "exec/env.h"
 #include "exec/outputs.h"
 #include "os/tree.h"
@@ -23,6 +25,7 @@
 
 #define SCRIPT_MAX ((size_t)64 << 10)
 #define TIMEOUT    "120s"
+#define PARTS      2 /* of verify_plant.py */
 
 /* Level by level; what `scope` shows is known and no failure. */
 static const struct level {
@@ -40,8 +43,8 @@ struct verify {
     char **env_pass;
     struct config *config;
     struct buf scripts[2]; /* plant, look */
-    size_t level, job;
-    json_t *seen; /* {level: {what: bool}} */
+    size_t level, job;     /* A and B of one part, then of the next */
+    json_t *seen;          /* {level: {what: bool}} */
     struct spec *spec;
     struct outputs outputs;
     struct execution *execution;
@@ -63,14 +66,27 @@ static void fail(struct verify *verify, const char *why)
     finish(verify);
 }
 
-/* What B has seen; words of A in B's output are the last row. */
+static bool is_looking(const struct verify *verify)
+{
+    return verify->job % ARRAY_LEN(verify->scripts) == 1;
+}
+
+/* What B has seen, in any part; words of A in B's output are the last row. */
 static int note_seen(struct verify *verify, const json_t *result, bool output)
 {
-    json_t *seen = json_deep_copy(result);
+    SCOPED_JSON *now = json_deep_copy(result);
+    json_t *seen = json_object_get(verify->seen, levels[verify->level].name);
+    const char *what;
+    json_t *leaked;
 
-    if (json_object_set_new(seen, "unflushed output", json_boolean(output)) < 0)
+    if (json_object_set_new(now, "unflushed output", json_boolean(output)) < 0)
         return -ENOMEM;
-    return json_object_set_new(verify->seen, levels[verify->level].name, seen) < 0 ? -ENOMEM : 0;
+    if (seen == NULL)
+        return json_object_set(verify->seen, levels[verify->level].name, now) < 0 ? -ENOMEM : 0;
+    json_object_foreach(now, what, leaked)
+        if (json_is_true(leaked) && json_object_set(seen, what, leaked) < 0)
+            return -ENOMEM;
+    return 0;
 }
 
 static void on_closed(void *arg)
@@ -85,7 +101,7 @@ static void on_closed(void *arg)
         fail(verify, verdict_text(&verify->verdict, text));
         return;
     }
-    if (++verify->job == ARRAY_LEN(verify->scripts)) {
+    if (++verify->job == PARTS * ARRAY_LEN(verify->scripts)) {
         verify->job = 0;
         verify->level++;
     }
@@ -106,17 +122,19 @@ static void on_ended(void *arg, const struct verdict *verdict)
     verify->verdict = *verdict;
     outputs_record(&verify->outputs, false, &out);
     const json_t *result = execution_result(verify->execution);
-    if (verify->job == 1 && json_is_object(result) && note_seen(verify, result, out.bytes > 0) < 0)
+    if (is_looking(verify) && json_is_object(result) &&
+        note_seen(verify, result, out.bytes > 0) < 0)
         verify->failed = true;
     outputs_end(&verify->outputs, &verify->verdict, SINK_NO_DEADLINE, on_outputs_ended, verify);
 }
 
 static int make_spec(struct verify *verify, struct mandor_err *err)
 {
-    SCOPED_JSON *job =
-        json_pack("{s:{s:s, s:s}, s:s, s:s, s:s}", "python", "code",
-                  verify->scripts[verify->job].data, "runtime", levels[verify->level].name,
-                  "stdout", "null:", "stderr", "null:", "timeout", TIMEOUT);
+    SCOPED_JSON *job = json_pack("{s:{s:s, s:i, s:s}, s:s, s:s, s:s}", "python", "code",
+                                 verify->scripts[verify->job % ARRAY_LEN(verify->scripts)].data,
+                                 "params", (int)(verify->job / ARRAY_LEN(verify->scripts)),
+                                 "runtime", levels[verify->level].name, "stdout", "null:", "stderr",
+                                 "null:", "timeout", TIMEOUT);
 
     return job != NULL ? spec_from_json(job, NULL, &verify->spec, err)
                        : err_set(err, -ENOMEM, FAULT_HOST, "make a job");
@@ -197,7 +215,7 @@ static void print_table(const struct verify *verify)
     const char *what;
     json_t *leaked;
 
-    out_line("%-22s %-10s %-10s %s", "WHAT JOB A LEFT", "fork", "scope", "instance");
+    out_line("%-24s %-10s %-10s %s", "WHAT JOB A LEFT", "fork", "scope", "instance");
     json_object_foreach(json_object_get(verify->seen, levels[0].name), what, leaked) {
         const char *cell[ARRAY_LEN(levels)];
         for (size_t i = 0; i < ARRAY_LEN(levels); i++) {
@@ -205,7 +223,7 @@ static void print_table(const struct verify *verify)
                 json_object_get(json_object_get(verify->seen, levels[i].name), what);
             cell[i] = seen == NULL ? "?" : json_is_true(seen) ? "seen by B" : "-";
         }
-        out_line("%-22s %-10s %-10s %s", what, cell[0], cell[1], cell[2]);
+        out_line("%-24s %-10s %-10s %s", what, cell[0], cell[1], cell[2]);
     }
 }
 
@@ -264,7 +282,7 @@ static int read_scripts(struct verify *verify, struct mandor_err *err)
             path = NULL;
             return err_set(err, -ENOMEM, FAULT_HOST, "read the scripts");
         }
-        r = scalar_read_file(path, SCRIPT_MAX, false, &verify->scripts[i]);
+        r = file_read(path, SCRIPT_MAX, false, &verify->scripts[i]);
         if (r < 0)
             (void)err_set(err, r, FAULT_HOST, "read '%s'", path);
     }
@@ -305,6 +323,7 @@ static int start_parts(struct verify *verify, int guard_fd, struct mandor_err *e
         return err_set(err, r, FAULT_HOST, "start");
     if (signal(SIGPIPE, SIG_IGN) == SIG_ERR)
         return err_set(err, -errno, FAULT_HOST, "ignore SIGPIPE");
+    guard_listen(); /* without a handler: the guard removes what is registered by now */
     verify->env = (struct executor_env){ .loop = &verify->loop,
                                          .nursery = verify->nursery,
                                          .filters = verify->filters,
@@ -316,8 +335,10 @@ static int start_parts(struct verify *verify, int guard_fd, struct mandor_err *e
 static int supervise(struct verify *verify, int guard_fd)
 {
     struct mandor_err err;
-    int r = uv_loop_init(&verify->loop);
 
+    if (make_scratch(verify, &err) < 0)
+        return cli_fail(verify->cli, &err);
+    int r = uv_loop_init(&verify->loop);
     if (r < 0)
         (void)err_set(&err, r, FAULT_HOST, "start");
     if (r < 0 || start_parts(verify, guard_fd, &err) < 0) {
@@ -329,7 +350,7 @@ static int supervise(struct verify *verify, int guard_fd)
     (void)uv_run(&verify->loop, UV_RUN_DEFAULT);
     (void)uv_loop_close(&verify->loop);
     (void)rmdir(verify->scratch);
-    env_free(verify->env_pass);
+    words_free(verify->env_pass);
     return report(verify);
 }
 
@@ -346,7 +367,7 @@ int cmd_verify(struct cli *cli)
     log_setup(LOG_LOGFMT, LOG_WARN);
     if (config_load(cli->config_path, &verify.config, &err) < 0 || read_scripts(&verify, &err) < 0)
         return cli_fail(cli, &err);
-    if (make_scratch(&verify, &err) < 0 || guard_fork(&guard_fd, &err) < 0)
+    if (guard_fork(&guard_fd, &err) < 0)
         return cli_fail(cli, &err);
     int code = supervise(&verify, guard_fd);
     verify.config = config_free(verify.config);

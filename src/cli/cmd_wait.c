@@ -1,8 +1,6 @@
 /* cmd_wait.c - `mandor wait`. */
-#include "base/clock.h"
 #include "cli/cli.h"
 #include "cli/client.h"
-#include "cli/out.h"
 #include "cli/waiting.h"
 
 int cmd_wait(struct cli *cli)

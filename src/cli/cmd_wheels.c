@@ -294,6 +294,39 @@ static int look_at_all(const struct wheels *wheels, const json_t *lock, json_t *
     return 0;
 }
 
+static bool all_well(const json_t *found)
+{
+    const char *name;
+    json_t *wrong;
+
+    json_object_foreach((json_t *)found, name, wrong) {
+        if (!json_is_null(wrong))
+            return false;
+    }
+    return true;
+}
+
+/* Whoever changes the store meanwhile takes away files that this lock names: then it is looked at anew, as it is now. */
+static int look_until_settled(const struct wheels *wheels, json_t **lock, json_t *found,
+                              struct mandor_err *err)
+{
+    for (int turn = 0;; turn++) {
+        json_t *before = *lock;
+        int r = look_at_all(wheels, *lock, found, err);
+        if (r < 0 || all_well(found) || turn == STORE_RACES_MAX)
+            return r;
+        if ((r = store_read(wheels->store, lock, err)) < 0)
+            return r;
+        bool same = json_equal(*lock, before);
+        json_decref(before);
+        if (same)
+            return 0;
+        (void)json_object_clear(found);
+        if ((r = check_names(wheels, *lock, err)) < 0)
+            return r;
+    }
+}
+
 /* Import those that are well so far; found is brought up to date. */
 static int import_all(const struct wheels *wheels, const json_t *lock, json_t *found,
                       struct mandor_err *err)
@@ -344,7 +377,7 @@ static int wheels_verify(struct wheels *wheels)
     if (r == 0)
         r = check_names(wheels, lock, &err);
     if (r == 0)
-        r = look_at_all(wheels, lock, found, &err);
+        r = look_until_settled(wheels, &lock, found, &err);
     if (r == 0 && !cli_flag(wheels->cli, "no-import"))
         (void)import_all(wheels, lock, found, &not_tried); /* what was found is told in any case */
     if (r == 0)

@@ -34,7 +34,7 @@ static int make_name(char *name, size_t size, struct mandor_err *err)
     return 0;
 }
 
-/* The lock lives as long as worker or guard do: its open file description is shared with the guard by fork(2). */
+/* The lock lives as long as worker or guard do: its descriptor is never closed, and shared with the guard by fork(2). */
 static int take_lock(const char *data_dir, const char *name, char *path, size_t size,
                      struct mandor_err *err)
 {
@@ -47,7 +47,7 @@ static int take_lock(const char *data_dir, const char *name, char *path, size_t 
         (void)close(fd);
         return r;
     }
-    return fd;
+    return 0;
 }
 
 /* Is what the queue's jobs run neither said by its configuration nor allowed to be said by them? */
@@ -112,14 +112,14 @@ static void print_queue(const struct config_queue *queue, const char *name)
              queue->concurrency, queue->concurrency == 0 ? "the worker's" : "");
 }
 
-/* --check: what would be served, and how. */
 static void print_pool(const struct pool_options *pool)
 {
     out_line("pool: %s (%s, %" PRId64 " worker%s%s)", pool->name, pool->command[0], pool->size_max,
              pool->size_max == 1 ? "" : "s", pool->size_min < pool->size_max ? " at most" : "");
 }
 
-static int check(const struct worker_setup *setup)
+/* --check: what would be served, and how. */
+static void print_setup(const struct worker_setup *setup)
 {
     const struct config *config = setup->config;
 
@@ -140,7 +140,6 @@ static int check(const struct worker_setup *setup)
     for (size_t i = 0; i < config->python.runtime_count; i++)
         out_line("python: %s (isolation %s, sandbox %s)", config->python.runtimes[i].name,
                  config->python.runtimes[i].isolation, config->python.runtimes[i].sandbox);
-    return EXIT_OK;
 }
 
 /* What does not hold only where jobs are run: who but adds them may do without pools and wheels. */
@@ -184,15 +183,19 @@ static int read_queues(const struct cli *cli, struct worker_setup *setup, const 
     return 0;
 }
 
-static const char *broker_url(const struct cli *cli, const struct config *config)
+/* The configuration goes with SIGHUP, what the worker keeps of it does not.  0 or -ENOMEM. */
+static int find_main(const struct cli *cli, struct worker_setup *setup, char **ret)
 {
-    const char *env = getenv("MANDOR_BROKER");
+    const struct config *config = setup->config;
+    const char *env = getenv("MANDOR_BROKER"), *given = cli->broker;
 
-    if (cli->broker != NULL)
-        return cli->broker;
-    if (env != NULL && env[0] != '\0')
-        return env;
-    return config->broker != NULL ? config->broker : "sqlite:";
+    if (given == NULL && env != NULL && env[0] != '\0')
+        given = env;
+    setup->main_configured = given == NULL;
+    if (given == NULL)
+        given = config->broker != NULL ? config->broker : "sqlite:";
+    setup->main_url = *ret = strdup(given);
+    return *ret != NULL ? 0 : -ENOMEM;
 }
 
 static int add_broker(struct worker_setup *setup, struct worker_broker *brokers, const char *url,
@@ -204,14 +207,14 @@ static int add_broker(struct worker_setup *setup, struct worker_broker *brokers,
     int r = broker_check_url(url, err);
     if (r < 0)
         return r;
-    char *name = client_place(url);
-    if (name == NULL)
-        return err_set(err, -ENOMEM, FAULT_HOST, "start worker");
-    brokers[setup->broker_count++] = (struct worker_broker){ .url = url, .name = name };
-    return 0;
+    struct worker_broker *broker = &brokers[setup->broker_count++];
+    *broker = (struct worker_broker){ .url = strdup(url), .name = client_place(url) };
+    return broker->url != NULL && broker->name != NULL
+               ? 0
+               : err_set(err, -ENOMEM, FAULT_HOST, "start worker");
 }
 
-/* The brokers of all queues that are served, each once.  ret: each name, and the array, is to be freed. */
+/* The brokers of all queues that are served, each once.  ret: for free_brokers(). */
 static int find_brokers(struct worker_setup *setup, struct worker_broker **ret,
                         struct mandor_err *err)
 {
@@ -238,8 +241,10 @@ static int find_brokers(struct worker_setup *setup, struct worker_broker **ret,
 
 static void free_brokers(struct worker_broker *brokers)
 {
-    for (size_t i = 0; brokers != NULL && brokers[i].name != NULL; i++)
+    for (size_t i = 0; brokers != NULL && brokers[i].url != NULL; i++) {
+        free((char *)(uintptr_t)brokers[i].url);
         free((char *)(uintptr_t)brokers[i].name);
+    }
     free(brokers);
 }
 
@@ -271,68 +276,99 @@ static void set_containment(const struct config *config)
         (void)setenv("MANDOR_CONTAINMENT", config->containment, 0);
 }
 
-/* There is no worker that would own the configuration. */
-static int failed(struct cli *cli, struct config *config, struct worker_broker *brokers,
-                  const struct mandor_err *err)
+/* ---- the command ---- */
+
+struct work {
+    struct worker_setup setup;
+    struct config *config; /* until worker_run() takes it */
+    struct worker_broker *brokers;
+    const char **queues;
+    char *main_url, *data_dir;
+    char name[64], lock_path[4096];
+};
+
+static void work_done(struct work *work)
 {
-    free_brokers(brokers);
-    config_free(config);
-    return cli_fail(cli, err);
+    free_brokers(work->brokers);
+    config_free(work->config);
+    free(work->queues);
+    free(work->main_url);
+    free(work->data_dir);
+}
+
+static int read_settings(const struct cli *cli, struct work *work, struct mandor_err *err)
+{
+    struct worker_setup *setup = &work->setup;
+    int r = config_load(cli->config_path, &work->config, err);
+
+    if (r < 0)
+        return r;
+    setup->config = work->config;
+    setup->drain = cli_flag(cli, "drain");
+    setup->progress = isatty(STDERR_FILENO) != 0;
+    if (find_main(cli, setup, &work->main_url) < 0 || read_queues(cli, setup, &work->queues) < 0)
+        return err_set(err, -ENOMEM, FAULT_HOST, "start worker");
+    r = find_brokers(setup, &work->brokers, err);
+    return r == 0 ? check_work(work->config, err) : r;
+}
+
+static int check(struct cli *cli, const struct work *work)
+{
+    struct mandor_err err;
+
+    if (check_wheels(work->config, &err) < 0) {
+        (void)cli_fail(cli, &err);
+        return EXIT_USAGE;
+    }
+    print_setup(&work->setup);
+    return EXIT_OK;
+}
+
+/* The guard's fork, and what it and the worker need before that. */
+static int begin(struct work *work, struct mandor_err *err)
+{
+    struct worker_setup *setup = &work->setup;
+    int r = prepare_brokers(setup, &work->data_dir, err);
+
+    guard_hold();
+    if (r == 0)
+        r = make_name(work->name, sizeof work->name, err);
+    if (r == 0)
+        r = take_lock(work->data_dir, work->name, work->lock_path, sizeof work->lock_path, err);
+    if (r < 0)
+        return r;
+    setup->data_dir = work->data_dir;
+    setup->name = work->name;
+    setup->lock_path = work->lock_path;
+    set_containment(work->config);
+    r = guard_fork(&setup->guard_fd, err);
+    if (r < 0)
+        (void)unlink(work->lock_path);
+    return r;
 }
 
 int cmd_work(struct cli *cli)
 {
+    struct work work = { .setup = { .guard_fd = -1, .config_path = cli->config_path } };
     struct mandor_err err;
-    struct config *config = NULL;
-    SCOPED_FREE char *data_dir = NULL;
-    struct worker_broker *brokers = NULL;
-    SCOPED_FREE const char **queues = NULL;
-    char name[64], lock_path[4096];
-    struct worker_setup setup = { .guard_fd = -1, .config_path = cli->config_path };
+    int code = EXIT_OK;
 
-    setup.concurrency = cli_number(cli, "concurrency", 0);
+    work.setup.concurrency = cli_number(cli, "concurrency", 0);
     if (cli_text(cli, "concurrency") != NULL &&
-        (setup.concurrency < 1 || setup.concurrency > CONCURRENCY_MAX))
+        (work.setup.concurrency < 1 || work.setup.concurrency > CONCURRENCY_MAX))
         return cli_usage(cli, "option '--concurrency': '%.32s' is out of range, expected 1 to %d",
                          cli_text(cli, "concurrency"), CONCURRENCY_MAX);
-    if (config_load(cli->config_path, &config, &err) < 0)
-        return cli_fail(cli, &err);
-    setup.config = config;
-    setup.main_url = broker_url(cli, config);
-    if (read_queues(cli, &setup, &queues) < 0)
-        return failed(cli, config, NULL,
-                      (err_set(&err, -ENOMEM, FAULT_HOST, "start worker"), &err));
-    if (find_brokers(&setup, &brokers, &err) < 0)
-        return failed(cli, config, brokers, &err);
-    if (check_work(config, &err) < 0)
-        return failed(cli, config, brokers, &err);
-    if (cli_flag(cli, "check")) {
-        if (check_wheels(config, &err) < 0) {
-            (void)failed(cli, config, brokers, &err);
-            return EXIT_USAGE;
-        }
-        int code = check(&setup);
-        free_brokers(brokers);
-        config_free(config);
-        return code;
+    int r = read_settings(cli, &work, &err);
+    if (r == 0 && cli_flag(cli, "check")) {
+        code = check(cli, &work);
+    } else if (r == 0 && (r = begin(&work, &err)) == 0) {
+        setup_log(work.config, work.setup.progress);
+        each_unbound(&work.setup, log_unbound);
+        work.config = NULL;
+        code = worker_run(&work.setup);
     }
-    setup.drain = cli_flag(cli, "drain");
-    setup.progress = isatty(STDERR_FILENO) != 0;
-
-    if (prepare_brokers(&setup, &data_dir, &err) < 0 || make_name(name, sizeof name, &err) < 0 ||
-        take_lock(data_dir, name, lock_path, sizeof lock_path, &err) < 0)
-        return failed(cli, config, brokers, &err);
-    setup.data_dir = data_dir;
-    setup.name = name;
-    setup.lock_path = lock_path;
-    set_containment(config);
-    if (guard_fork(&setup.guard_fd, &err) < 0) {
-        (void)unlink(lock_path);
-        return failed(cli, config, brokers, &err);
-    }
-    setup_log(config, setup.progress);
-    each_unbound(&setup, log_unbound);
-    int code = worker_run(&setup);
-    free_brokers(brokers);
+    if (r < 0)
+        code = cli_fail(cli, &err);
+    work_done(&work);
     return code;
 }

@@ -1,11 +1,10 @@
 /* doctor_python.c - the part of `mandor doctor` that looks at Python jobs: what is installed, which walls are there. */
 #include <stdio.h>
 
+#include "base/file.h"
 #include "base/json.h"
-#include "base/units.h"
 #include "cli/doctor.h"
 #include "config/config.h"
-#include "config/scalar.h"
 #include "os/zygote.h"
 #include "python/locate.h"
 
@@ -22,7 +21,7 @@ static char *package_version(const char *dir)
         path = NULL;
         return NULL;
     }
-    if (scalar_read_file(path, MANIFEST_MAX, false, &text) < 0 ||
+    if (file_read(path, MANIFEST_MAX, false, &text) < 0 ||
         json_parse(text.data, text.len, &manifest, NULL) < 0)
         return NULL;
     const char *version = json_string_value(json_object_get(manifest, "version"));

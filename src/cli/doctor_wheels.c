@@ -30,7 +30,7 @@ void doctor_wheels(struct doctor *doctor)
 {
     SCOPED(config_free) struct config *config = NULL;
 
-    if (config_load(doctor->cli->config_path, &config, NULL) ==
-        0) /* else the broker's check says it */
+    /* Else the broker's check says it. */
+    if (config_load(doctor->cli->config_path, &config, NULL) == 0)
         check_runtimes(doctor, &config->python);
 }

@@ -272,7 +272,8 @@ static void man_command(const struct cli_command *command)
     each_job(command, man_option, NULL);
 }
 
-void help_man(const struct cli_command *command)
+/* scdoc of one command's options; NULL: all commands. */
+static void print_man(const struct cli_command *command)
 {
     size_t count;
     const struct cli_command *all = cli_commands(&count);
@@ -523,7 +524,8 @@ static void complete_fish(void)
     }
 }
 
-int help_completion(const char *shell)
+/* bash, zsh or fish; -EINVAL. */
+static int print_completion(const char *shell)
 {
     static const struct {
         const char *shell;
@@ -544,7 +546,7 @@ int cmd_help(struct cli *cli)
     const struct cli_command *about = NULL;
 
     if (shell != NULL)
-        return help_completion(shell) == 0
+        return print_completion(shell) == 0
                    ? EXIT_OK
                    : cli_usage(cli, "option '--completion': '%.32s' is not bash, zsh or fish",
                                shell);
@@ -552,7 +554,7 @@ int cmd_help(struct cli *cli)
         return cli_usage(cli, "no command '%.64s'; 'mandor help' lists them", cli->args[0]);
 
     if (cli_flag(cli, "man"))
-        help_man(about);
+        print_man(about);
     else if (about != NULL)
         help_command(about);
     else

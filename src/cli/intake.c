@@ -126,6 +126,8 @@ int intake_add(struct intake *intake, const json_t *job, const json_t *defaults,
         r = spec_from_json(job, defaults, &spec, err);
     if (r == 0)
         r = job_check(spec, err);
+    if (r == 0)
+        r = broker_check_spec(intake->client->broker, spec, err);
     if (r < 0)
         return r;
 

@@ -18,8 +18,8 @@
 
 struct intake_events {
     void (*on_added)(const char *id, bool existing, void *arg);
-    void (*on_batch)(bool served,
-                     void *arg); /* after a batch's on_added; served: as in BROKER_ADD */
+    /* After a batch's on_added; served: as in BROKER_ADD. */
+    void (*on_batch)(bool served, void *arg);
 };
 
 struct intake;

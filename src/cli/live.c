@@ -10,6 +10,7 @@
 
 #include "base/buf.h"
 #include "base/clock.h"
+#include "base/words.h"
 
 #define LIVE_MAGIC 0x4c495645u
 
@@ -169,13 +170,6 @@ int live_read(struct live *live, int timeout_ms, struct live_frame *ret)
 
 /* ---- who is there ---- */
 
-void live_workers_free(char **names)
-{
-    for (size_t i = 0; names != NULL && names[i] != NULL; i++)
-        free(names[i]);
-    free(names);
-}
-
 /* The name in front of ".live", malloc'ed, or NULL with *ret_other set when the file is none of ours. */
 static char *worker_name(const char *file, bool *ret_other)
 {
@@ -202,7 +196,7 @@ char **live_workers(const char *data_dir)
         char **grown = reallocarray(names, count + 2, sizeof *names);
         if (name == NULL || grown == NULL) {
             free(name);
-            live_workers_free(grown != NULL ? grown : names);
+            words_free(grown != NULL ? grown : names);
             names = NULL;
             break;
         }

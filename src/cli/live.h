@@ -27,8 +27,7 @@ DEFINE_CLEANUP(struct live *, live_close)
 MUST_CHECK int live_read(struct live *live, int timeout_ms, struct live_frame *ret);
 int live_fd(const struct live *live); /* to poll */
 
-/* Names of the workers that have a live socket, malloc'ed and NULL-terminated; NULL without memory. */
+/* Names of the workers that have a live socket, for words_free(); NULL without memory. */
 char **live_workers(const char *data_dir);
-void live_workers_free(char **names);
 
 #endif

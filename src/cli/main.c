@@ -1,5 +1,4 @@
 /* main.c - `mandor`: take the command line apart, run the command, end with its exit code. */
-#include <stdio.h>
 
 #include "cli/cli.h"
 #include "cli/out.h"

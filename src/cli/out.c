@@ -219,11 +219,11 @@ int text_escape(struct buf *buf, const char *bytes, size_t len)
 
 static size_t char_width(uint32_t c)
 {
-    static bool
-        knows_widths; /* loading them costs `run`, which never asks, a twentieth of its time */
+    /* Loading them costs `run`, which never asks, a twentieth of its time. */
+    static bool knows_widths;
     if (!knows_widths && c > '~') {
-        (void)setlocale(LC_CTYPE,
-                        "C.UTF-8"); /* where it is not there every character counts as one */
+        /* Where it is not there every character counts as one. */
+        (void)setlocale(LC_CTYPE, "C.UTF-8");
         knows_widths = true;
     }
     int width = wcwidth((wchar_t)c);
@@ -249,7 +249,7 @@ static size_t fit(const char *text, size_t columns, size_t *ret_width)
     return at;
 }
 
-size_t text_width(const char *text)
+static size_t text_width(const char *text)
 {
     size_t width;
     (void)fit(text, SIZE_MAX, &width);

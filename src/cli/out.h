@@ -7,7 +7,6 @@
 #define CLI_OUT_H
 
 #include <jansson.h>
-#include <stdio.h>
 
 #include "base/buf.h"
 #include "base/err.h"
@@ -47,8 +46,6 @@ enum out_style style_of_state(const char *state);
 
 /* Add bytes with control characters, invalid UTF-8 and direction overrides written as \n, \x1b, \u202e.  0 or -ENOMEM. */
 MUST_CHECK int text_escape(struct buf *buf, const char *bytes, size_t len);
-/* Columns that UTF-8 text takes on a terminal. */
-size_t text_width(const char *text);
 /* "3s", "5m", "2h", "4d" since wall_ms. */
 char *text_age(int64_t wall_ms, int64_t now_ms, char buf[static 32]);
 /* A job's command as people would type it, from spec or record "spec": exec, pool:NAME or python.  0 or -ENOMEM. */
@@ -59,8 +56,8 @@ struct table;
 struct table *table_new(const char *const *titles, size_t columns); /* or NULL */
 struct table *table_free(struct table *table);
 DEFINE_CLEANUP(struct table *, table_free)
-void table_cell(struct table *table, enum out_style style, const char *fmt, ...)
-    PRINTF_LIKE(3, 4);                                  /* fmt's text is escaped */
+/* fmt's text is escaped. */
+void table_cell(struct table *table, enum out_style style, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void table_number(struct table *table, int64_t number); /* right-aligned */
 MUST_CHECK int table_print(struct table *table);        /* 0 or -ENOMEM */
 

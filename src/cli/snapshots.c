@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/words.h"
 #include "cli/live.h"
 
 #define SNAPSHOTS_MAX 256 /* workers that are watched */
@@ -83,7 +84,7 @@ static int connect_new(struct snapshots *snapshots)
             snapshots->peers[snapshots->count++] = peer;
         }
     }
-    live_workers_free(names);
+    words_free(names);
     return r;
 }
 

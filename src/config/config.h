@@ -21,8 +21,8 @@ struct config_queue {
     /* What its jobs run, see job/binding.h; NULL = not said. */
     char *executor, **command, *runtime, *code; /* code: the program's text */
     bool allow_exec;
-    int64_t keep_completed_ms, keep_completed_count, keep_failed_ms,
-        keep_failed_count; /* 0 = no bound */
+    /* 0 = no bound. */
+    int64_t keep_completed_ms, keep_completed_count, keep_failed_ms, keep_failed_count;
 };
 
 struct config {
@@ -58,11 +58,5 @@ const struct config_queue *config_queue(const struct config *config, const char 
 
 /* The queue's binding; borrowed from the configuration. */
 struct binding config_binding(const struct config *config, const struct config_queue *queue);
-
-/* params.def rows for man page and docs; a queue's own keys as "queues.NAME.weight". */
-struct config_param {
-    const char *key, *type, *fallback, *help;
-};
-const struct config_param *config_params(size_t *ret_count);
 
 #endif

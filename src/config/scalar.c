@@ -1,47 +1,9 @@
 /* scalar.c - contract in scalar.h. */
 #include "config/scalar.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
+#include "base/file.h"
 
 #define SECRET_BYTES_MAX ((size_t)64 << 10)
-
-static int read_all(int fd, size_t max, struct buf *ret)
-{
-    for (;;) {
-        int r = buf_reserve(ret, 4096);
-        if (r < 0)
-            return r;
-        ssize_t n = RETRY_EINTR(read(fd, ret->data + ret->len, 4096));
-        if (n < 0)
-            return -errno;
-        if (n == 0)
-            return 0;
-        ret->len += (size_t)n;
-        ret->data[ret->len] = '\0';
-        if (ret->len > max)
-            return -EFBIG;
-    }
-}
-
-int scalar_read_file(const char *path, size_t max, bool regular_only, struct buf *ret)
-{
-    struct stat st;
-
-    /* O_NONBLOCK: a FIFO in the place of a secret must not hold us up; regular files do not care */
-    SCOPED_FD fd = open(path, O_RDONLY | O_CLOEXEC | (regular_only ? O_NONBLOCK | O_NOCTTY : 0));
-    if (fd < 0)
-        return -errno;
-    if (fstat(fd, &st) < 0)
-        return -errno;
-    if (S_ISDIR(st.st_mode))
-        return -EISDIR;
-    if (regular_only && !S_ISREG(st.st_mode))
-        return -EINVAL;
-
-    int r = buf_reserve(ret, 0);
-    return r < 0 ? r : read_all(fd, max, ret);
-}
 
 static int no_memory(struct mandor_err *err)
 {
@@ -68,7 +30,8 @@ static int add_variable(const char **at, struct buf *ret, struct mandor_err *err
     return buf_adds(ret, value) < 0 ? no_memory(err) : 0;
 }
 
-int scalar_expand(const char *text, struct buf *ret, struct mandor_err *err)
+/* text with ${NAME} from the environment; "$$" is a "$".  Messages do not name the place. */
+static int expand(const char *text, struct buf *ret, struct mandor_err *err)
 {
     if (buf_reserve(ret, 0) < 0)
         return no_memory(err);
@@ -94,7 +57,7 @@ static int read_secret(const char *path, struct buf *ret, struct mandor_err *err
 {
     SCOPED_BUF secret = { 0 };
 
-    int r = scalar_read_file(path, SECRET_BYTES_MAX, true, &secret);
+    int r = file_read(path, SECRET_BYTES_MAX, true, &secret);
     if (r == -EFBIG)
         return err_set(err, -EINVAL, FAULT_CALLER, "file '%.100s' is longer than %zu bytes", path,
                        SECRET_BYTES_MAX);
@@ -128,12 +91,12 @@ int scalar_text(const struct tree *tree, const char *dir, struct buf *ret, struc
     SCOPED_BUF file = { 0 }, path = { 0 };
 
     if (tree->kind == TREE_SCALAR)
-        return scalar_expand(tree->text, ret, err);
+        return expand(tree->text, ret, err);
     if (tree->kind != TREE_MAP || tree->count != 1 || !str_eq(tree->items[0].key, "file") ||
         tree->items[0].value->kind != TREE_SCALAR)
         return not_text(tree, err);
 
-    int r = scalar_expand(tree->items[0].value->text, &file, err);
+    int r = expand(tree->items[0].value->text, &file, err);
     if (r < 0)
         return r;
     r = file.data[0] == '/' ? buf_adds(&path, file.data) : buf_addf(&path, "%s/%s", dir, file.data);

@@ -109,8 +109,8 @@ static struct tree *tree_new(enum tree_kind kind, int line)
 /* Append an empty item; or NULL. */
 static struct tree_item *add_item(struct tree *tree)
 {
-    if ((tree->count & (tree->count + 1)) ==
-        0) { /* 0, 1, 3, 7…: room for one more than twice as many */
+    /* 0, 1, 3, 7…: room for one more than twice as many. */
+    if ((tree->count & (tree->count + 1)) == 0) {
         struct tree_item *items = realloc(tree->items, (tree->count * 2 + 1) * sizeof *items);
         if (items == NULL)
             return NULL;

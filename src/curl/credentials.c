@@ -1,10 +1,9 @@
 /* credentials.c - contract in credentials.h. */
 #include "curl/credentials.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 
-#include "base/buf.h"
+#include "base/file.h"
 
 #define FILE_MAX ((size_t)256 << 10)
 
@@ -97,37 +96,18 @@ int credentials_parse(const char *text, const char *profile, struct credentials 
     return r;
 }
 
-static int read_file(const char *path, struct buf *text)
-{
-    SCOPED_FD fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n;
-
-    if (fd < 0)
-        return -errno;
-    do {
-        if (buf_reserve(text, 4096) < 0)
-            return -ENOMEM;
-        n = RETRY_EINTR(read(fd, text->data + text->len, 4096));
-        if (n < 0)
-            return -errno;
-        text->len += (size_t)n;
-    } while (n > 0 && text->len < FILE_MAX);
-    text->data[text->len] = '\0';
-    return 0;
-}
-
 static int load_file(const char *path, const char *profile, struct credentials *ret,
                      struct mandor_err *err)
 {
     SCOPED_BUF text = { 0 };
 
-    int r = read_file(path, &text);
+    int r = file_read(path, FILE_MAX, false, &text);
     if (r < 0)
         return err_set(err, r, FAULT_HOST, "read S3 credentials from '%s'", path);
     r = credentials_parse(text.data, profile, ret);
     explicit_bzero(text.data, text.len);
     if (r == -ENOENT)
-        return err_set(err, -EACCES, FAULT_CALLER,
+        return err_say(err, -EACCES, FAULT_HOST,
                        "no S3 credentials: '%s' has no profile '%s' with aws_access_key_id and "
                        "aws_secret_access_key",
                        path, profile);
@@ -176,7 +156,7 @@ int credentials_load(const struct s3_settings *settings, struct credentials *ret
         SCOPED_FREE char *path = file_path(settings);
         if (path != NULL)
             return load_file(path, profile == NULL ? "default" : profile, ret, err);
-        return err_set(err, -EACCES, FAULT_CALLER,
+        return err_say(err, -EACCES, FAULT_HOST,
                        "no S3 credentials: expected `sinks.s3.access_key` and `secret_key`, "
                        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a credentials file");
     }

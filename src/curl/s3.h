@@ -49,8 +49,10 @@ struct s3_request *s3_request_new(struct web *web, struct s3_place *place, const
 MUST_CHECK int s3_request_query(struct s3_request *request, const char *name, const char *value);
 /* name: lower case, and behind "host" and before what is added by itself ("x-amz-content-sha256") in the alphabet, or "content-…"; added in order. */
 MUST_CHECK int s3_request_header(struct s3_request *request, const char *name, const char *value);
-/* The first len bytes of memory, which is consumed; hashed off the loop, also as MD5. */
+/* The first len bytes of memory, which is consumed; hashed off the loop. */
 void s3_request_adopt_body(struct s3_request *request, struct s3_memory *memory, size_t len);
+/* In on_done: the memory is the caller's again. */
+void s3_request_return_body(struct s3_request *request, struct s3_memory *ret_memory);
 /* The object's key is not part of the path (requests to the bucket). */
 void s3_request_of_bucket(struct s3_request *request);
 /* A GET of any URL, not signed, redirects followed; made with place NULL.  0 or -ENOMEM. */
@@ -60,7 +62,10 @@ MUST_CHECK int s3_request_plain(struct s3_request *request, const char *url);
 void s3_request_stream(struct s3_request *request,
                        bool (*on_body)(void *arg, const void *bytes, size_t len));
 void s3_request_resume(struct s3_request *request);
-void s3_request_tries(struct s3_request *request, unsigned tries); /* default S3_TRIES */
+void s3_request_tries(struct s3_request *request, unsigned tries);     /* default S3_TRIES */
+void s3_request_answer_within(struct s3_request *request, int64_t ms); /* web_call.answer_ms */
+/* All tries together may take so long, from now. */
+void s3_request_within(struct s3_request *request, int64_t ms);
 /* Nobody wants it for long any more: no further try, and a failure (-ETIMEDOUT) when there is no answer in time. */
 void s3_request_hurry(struct s3_request *request, int64_t ms);
 /* It makes sink's object visible: sink_may_publish() is asked before each try, which ends with the lease. */
@@ -75,7 +80,7 @@ void *s3_request_arg(const struct s3_request *request);
 const struct web_call *s3_request_call(const struct s3_request *request);
 /* In check and on_done: the code in an <Error>, "" when there was none. */
 const char *s3_request_code(const struct s3_request *request);
-const unsigned char *s3_request_md5(const struct s3_request *request);
-int s3_request_status(const struct s3_request *request); /* HTTP */
+int s3_request_status(const struct s3_request *request);     /* HTTP */
+unsigned s3_request_tried(const struct s3_request *request); /* how often it was sent */
 
 #endif

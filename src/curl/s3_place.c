@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <sys/mman.h>
 
+#include "base/words.h"
 #include "curl/s3.h"
 
 static const char *env(const char *name)
@@ -16,22 +17,16 @@ static const char *first(const char *a, const char *b, const char *c, const char
     return a != NULL ? a : b != NULL ? b : c != NULL ? c : d;
 }
 
-static int copy_text(char **to, const char *from)
-{
-    *to = from == NULL ? NULL : strdup(from);
-    return from != NULL && *to == NULL ? -ENOMEM : 0;
-}
-
 static int copy_settings(struct s3_settings *to, const struct s3_settings *from)
 {
     *to = (struct s3_settings){ .part_size_bytes = from->part_size_bytes,
                                 .concurrency = from->concurrency,
                                 .max_parts = from->max_parts };
-    if (copy_text(&to->access_key, from->access_key) < 0 ||
-        copy_text(&to->secret_key, from->secret_key) < 0 ||
-        copy_text(&to->session_token, from->session_token) < 0 ||
-        copy_text(&to->credentials_file, from->credentials_file) < 0 ||
-        copy_text(&to->profile, from->profile) < 0)
+    if (word_copy(from->access_key, &to->access_key) < 0 ||
+        word_copy(from->secret_key, &to->secret_key) < 0 ||
+        word_copy(from->session_token, &to->session_token) < 0 ||
+        word_copy(from->credentials_file, &to->credentials_file) < 0 ||
+        word_copy(from->profile, &to->profile) < 0)
         return -ENOMEM;
     return 0;
 }
@@ -70,8 +65,8 @@ static int set_endpoint(struct s3_place *place, const char *endpoint, struct man
 
     char *colon = strrchr(place->host, ':');
     bool secure = place->scheme[4] == 's';
-    if (colon != NULL &&
-        str_eq(colon, secure ? ":443" : ":80")) /* as curl writes the Host header */
+    /* As curl writes the Host header. */
+    if (colon != NULL && str_eq(colon, secure ? ":443" : ":80"))
         *colon = '\0';
     for (size_t at = strlen(place->base_path); at > 0 && place->base_path[at - 1] == '/'; at--)
         place->base_path[at - 1] = '\0';

@@ -39,16 +39,16 @@ struct s3_request {
     size_t body_len;
     bool has_body, hashed;
     char sha256[SIGV4_HEX];
-    unsigned char md5[16];
     unsigned tries, tries_max, redirects;
+    int64_t until_ms; /* monotonic; INT64_MAX = no end */
     bool skew_set, late;
     char *plain_url, *shown; /* instead of a place; shown: without a password */
     bool (*on_body)(void *arg, const void *bytes, size_t len);
     int64_t streamed, streamed_before; /* bytes of the body that were delivered, before this try */
-    char *etag;                        /* of the object that is streamed */
-    bool starved;                      /* curl was told to wait */
-    struct sink *publishes;            /* NULL = nothing becomes visible by it */
-    char *location;                    /* where the server sent us: instead of the place's URL */
+    char *etag, *modified;  /* of the object that is streamed; modified: without an ETag */
+    bool starved;           /* curl was told to wait */
+    struct sink *publishes; /* NULL = nothing becomes visible by it */
+    char *location;         /* where the server sent us: instead of the place's URL */
     struct credentials credentials;
     struct web_call call;
     struct work work;
@@ -80,6 +80,7 @@ struct s3_request *s3_request_new(struct web *web, struct s3_place *place, const
     request->method = method;
     request->arg = arg;
     request->tries_max = S3_TRIES;
+    request->until_ms = INT64_MAX;
     memcpy(request->sha256, SIGV4_EMPTY, SIGV4_HEX);
     (void)uv_timer_init(request->loop, &request->timer);
     request->timer_open = true;
@@ -120,6 +121,13 @@ void s3_request_adopt_body(struct s3_request *request, struct s3_memory *memory,
     *memory = (struct s3_memory){ 0 };
 }
 
+void s3_request_return_body(struct s3_request *request, struct s3_memory *ret_memory)
+{
+    BUG_ON(request->working || request->call.running);
+    *ret_memory = request->memory;
+    request->memory = (struct s3_memory){ 0 };
+}
+
 void s3_request_of_bucket(struct s3_request *request)
 {
     request->of_bucket = true;
@@ -150,6 +158,23 @@ void s3_request_resume(struct s3_request *request)
 void s3_request_tries(struct s3_request *request, unsigned tries)
 {
     request->tries_max = tries;
+}
+
+void s3_request_answer_within(struct s3_request *request, int64_t ms)
+{
+    request->call.answer_ms = ms;
+}
+
+void s3_request_within(struct s3_request *request, int64_t ms)
+{
+    request->until_ms = clock_mono_ms() + ms;
+}
+
+static int64_t left_ms(const struct s3_request *request)
+{
+    int64_t left = request->until_ms == INT64_MAX ? INT64_MAX : request->until_ms - clock_mono_ms();
+
+    return request->publishes == NULL ? left : MIN(left, sink_commit_left_ms(request->publishes));
 }
 
 static void finish(struct s3_request *request, int result, const struct mandor_err *err)
@@ -203,14 +228,14 @@ const char *s3_request_code(const struct s3_request *request)
     return request->code;
 }
 
-const unsigned char *s3_request_md5(const struct s3_request *request)
-{
-    return request->md5;
-}
-
 int s3_request_status(const struct s3_request *request)
 {
     return (int)request->call.status;
+}
+
+unsigned s3_request_tried(const struct s3_request *request)
+{
+    return request->tries;
 }
 
 /* ---- its end ---- */
@@ -229,6 +254,7 @@ static void on_timer_closed(uv_handle_t *handle)
     free(request->plain_url);
     free(request->shown);
     free(request->etag);
+    free(request->modified);
     credentials_done(&request->credentials);
     s3_memory_done(&request->memory);
     s3_place_unref(request->place);
@@ -272,7 +298,7 @@ static void run_prepare(struct work *work)
 
     request->prepared = 0;
     if (!request->hashed && request->has_body &&
-        sigv4_hash(request->memory.bytes, request->body_len, request->sha256, request->md5) < 0)
+        sigv4_sha256(request->memory.bytes, request->body_len, request->sha256) < 0)
         request->prepared = err_set(&request->err, -ENOMEM, FAULT_HOST, "hash a part");
     request->hashed = true;
     credentials_done(&request->credentials);
@@ -344,14 +370,40 @@ static size_t collect(struct s3_request *request, const char *host, const char *
 
 /* ---- a body that is streamed ---- */
 
-/* Does this answer go on where the last one broke off? */
+/* Is this the rest of the same object, from where the last answer broke off?  Not every server heeds what it is asked. */
+static bool is_rest(struct s3_request *request)
+{
+    char from[48];
+
+    (void)snprintf(from, sizeof from, "bytes %" PRId64 "-", request->streamed_before);
+    if (request->call.status != 206 ||
+        strncasecmp(web_call_answer(&request->call, "content-range"), from, strlen(from)) != 0)
+        return false;
+    return request->etag != NULL
+               ? str_eq(web_call_answer(&request->call, "etag"), request->etag)
+               : request->modified != NULL &&
+                     str_eq(web_call_answer(&request->call, "last-modified"), request->modified);
+}
+
+/* Does this answer begin, or go on where the last one broke off? */
 static bool continues(struct s3_request *request)
 {
     long status = 0;
 
     (void)curl_easy_getinfo(request->call.easy, CURLINFO_RESPONSE_CODE, &status);
     request->call.status = status;
-    return request->streamed_before == 0 ? status >= 200 && status <= 299 : status == 206;
+    return request->streamed_before == 0 ? status >= 200 && status <= 299 : is_rest(request);
+}
+
+static void note_object(struct s3_request *request)
+{
+    const char *etag = web_call_answer(&request->call, "etag");
+    const char *modified = web_call_answer(&request->call, "last-modified");
+
+    if (etag[0] == '"')
+        request->etag = strdup(etag);
+    else if (modified[0] != '\0')
+        request->modified = strdup(modified);
 }
 
 static size_t on_piece(char *bytes, size_t size, size_t count, void *arg)
@@ -361,10 +413,9 @@ static size_t on_piece(char *bytes, size_t size, size_t count, void *arg)
 
     if (!continues(request)) /* an error's text */
         return web_call_keep(&request->call, bytes, len);
-    if (request->etag == NULL) {
-        const char *etag = web_call_answer(&request->call, "etag");
-        request->etag = etag[0] == '"' ? strdup(etag) : NULL;
-    }
+    if (request->etag == NULL && request->modified == NULL)
+        note_object(request);
+    request->call.flows = true;
     if (!request->on_body(request->arg, bytes, len)) {
         request->starved = true;
         return CURL_WRITEFUNC_PAUSE;
@@ -373,10 +424,11 @@ static size_t on_piece(char *bytes, size_t size, size_t count, void *arg)
     return len;
 }
 
-/* What is asked for: all of it, or the rest of the same object.  Sorted: "if-match" < "range". */
+/* What is asked for: all of it, or the rest of the same object.  Sorted: "if-…" < "range". */
 static int set_range(struct s3_request *request)
 {
     char range[48];
+    int r = 0;
 
     if (request->on_body == NULL)
         return 0;
@@ -385,8 +437,10 @@ static int set_range(struct s3_request *request)
     if (request->streamed_before == 0)
         return 0;
     (void)snprintf(range, sizeof range, "bytes=%" PRId64 "-", request->streamed_before);
-    int r =
-        request->etag == NULL ? 0 : web_call_header(&request->call, "If-Match: %s", request->etag);
+    if (request->etag != NULL)
+        r = web_call_header(&request->call, "If-Match: %s", request->etag);
+    else if (request->modified != NULL)
+        r = web_call_header(&request->call, "If-Unmodified-Since: %s", request->modified);
     return r < 0 ? r : web_call_header(&request->call, "Range: %s", range);
 }
 
@@ -471,12 +525,11 @@ static void after_prepare(struct work *work)
         r = request->place == NULL ? prepare_plain(request) : sign_and_prepare(request);
     if (r == -ENOMEM && request->prepared == 0)
         (void)err_set(&request->err, r, FAULT_HOST, "sign an S3 request");
-    if (r == 0 && request->publishes != NULL) {
-        if (sink_may_publish(request->publishes, &request->err))
-            web_call_time_limit(&request->call, sink_commit_left_ms(request->publishes));
-        else
-            r = request->err.code;
-    }
+    if (r == 0 && request->publishes != NULL &&
+        !sink_may_publish(request->publishes, &request->err))
+        r = request->err.code;
+    if (r == 0)
+        web_call_time_limit(&request->call, left_ms(request));
     if (r == 0)
         r = web_call_start(&request->call, &request->err);
     if (r < 0)
@@ -629,14 +682,13 @@ static int describe(struct s3_request *request)
     int code = status == 403 ? -EACCES : status == 404 ? -ENOENT : status == 507 ? -ENOSPC : -EIO;
 
     if (place == NULL)
-        (void)err_set(&request->err, code, FAULT_CALLER, "%s of '%s': the server answered %d",
+        (void)err_say(&request->err, code, FAULT_REMOTE, "%s of '%s': the server answered %d",
                       request->method, request->shown, status);
     else
-        (void)err_set(&request->err, code, FAULT_CALLER, "S3 %s of 's3://%s/%s': %d %s%s%s",
+        (void)err_say(&request->err, code, FAULT_REMOTE, "S3 %s of 's3://%s/%s': %d %s%s%s",
                       request->method, place->bucket, place->key, status,
                       request->code[0] != '\0' ? request->code : "without a reason",
                       request->message[0] != '\0' ? ": " : "", request->message);
-    request->err.fault = FAULT_REMOTE;
     return code;
 }
 
@@ -646,6 +698,14 @@ static enum advice judge(struct s3_request *request, int *ret_result)
     struct web_call *call = &request->call;
 
     request->code[0] = request->message[0] = request->region[0] = '\0';
+    bool refused = call->status < 200 || call->status > 299;
+    if (!refused && request->streamed_before > 0 && !is_rest(request)) {
+        *ret_result =
+            err_set(&request->err, -EIO, FAULT_REMOTE,
+                    "the connection broke, and the server does not send the rest alone, or "
+                    "does not say that it is of the same object");
+        return call->response.len > 0 ? ADVICE_FAIL : ADVICE_AGAIN; /* broke amid its headers */
+    }
     if (call->result != CURLE_OK) {
         char what[200];
         if (request->place == NULL)
@@ -655,12 +715,6 @@ static enum advice judge(struct s3_request *request, int *ret_result)
                            request->place->bucket, request->place->key);
         *ret_result = web_call_error(call, &request->err, what);
         return ADVICE_AGAIN;
-    }
-    bool refused = call->status < 200 || call->status > 299;
-    if (!refused && request->streamed_before > 0 && call->status != 206) {
-        *ret_result = err_set(&request->err, -EIO, FAULT_REMOTE,
-                              "the connection broke, and the server does not send the rest alone");
-        return ADVICE_FAIL;
     }
     if (refused && call->response.len > 0 &&
         xml_read(call->response.data, call->response.len, on_error_part, request) < 0)
@@ -701,8 +755,8 @@ static void on_answer(struct web_call *call)
     int64_t wait = advice == ADVICE_AGAIN ? delay_ms(request) : 0;
     if (request->streamed > request->streamed_before)
         request->tries = 1; /* it got on: a long body may break more than once */
-    bool in_time = request->publishes == NULL || wait < sink_commit_left_ms(request->publishes);
-    if (advice == ADVICE_AGAIN && request->tries < request->tries_max && in_time) {
+    unsigned tries_max = web_call_tries(&request->call, request->tries_max);
+    if (advice == ADVICE_AGAIN && request->tries < tries_max && wait < left_ms(request)) {
         log_debug("s3", "try %u: %s; again in %" PRId64 " ms", request->tries, request->err.msg,
                   wait);
         (void)uv_timer_start(&request->timer, on_timer, (uint64_t)wait, 0);

@@ -9,19 +9,9 @@
 #include <openssl/hmac.h>
 #include <time.h>
 
+#include "base/hex.h"
+
 #define HASH_BYTES 32
-
-char *sigv4_hex(const unsigned char *bytes, size_t len, char *hex)
-{
-    static const char digits[] = "0123456789abcdef";
-
-    for (size_t i = 0; i < len; i++) {
-        hex[2 * i] = digits[bytes[i] >> 4];
-        hex[2 * i + 1] = digits[bytes[i] & 15];
-    }
-    hex[2 * len] = '\0';
-    return hex;
-}
 
 int sigv4_encode(struct buf *buf, const char *text, bool keep_slash)
 {
@@ -48,16 +38,25 @@ char *sigv4_stamp(int64_t when_s, char stamp[static SIGV4_STAMP])
     return stamp;
 }
 
-int sigv4_hash(const void *bytes, size_t len, char sha256[static SIGV4_HEX], unsigned char *md5)
+static int hash_hex(const EVP_MD *kind, const void *bytes, size_t len, char *ret_hex)
 {
     unsigned char hash[EVP_MAX_MD_SIZE];
+    unsigned hash_len = 0;
 
-    if (EVP_Digest(bytes, len, hash, NULL, EVP_sha256(), NULL) != 1)
+    if (EVP_Digest(bytes, len, hash, &hash_len, kind, NULL) != 1)
         return -ENOMEM;
-    (void)sigv4_hex(hash, HASH_BYTES, sha256);
-    if (md5 == NULL)
-        return 0;
-    return EVP_Digest(bytes, len, md5, NULL, EVP_md5(), NULL) == 1 ? 0 : -ENOMEM;
+    (void)hex_encode(hash, hash_len, ret_hex);
+    return 0;
+}
+
+int sigv4_sha256(const void *bytes, size_t len, char ret_hex[static SIGV4_HEX])
+{
+    return hash_hex(EVP_sha256(), bytes, len, ret_hex);
+}
+
+int sigv4_md5(const void *bytes, size_t len, char ret_hex[static SIGV4_MD5_HEX])
+{
+    return hash_hex(EVP_md5(), bytes, len, ret_hex);
 }
 
 static bool hmac(const unsigned char *key, size_t key_len, const char *text,
@@ -116,7 +115,7 @@ char *sigv4_authorization(const struct sigv4 *request)
     (void)sigv4_stamp(request->when_s, stamp);
     memcpy(day, stamp, 8);
     day[8] = '\0';
-    if (canonical(request, &text) < 0 || sigv4_hash(text.data, text.len, hash, NULL) < 0)
+    if (canonical(request, &text) < 0 || sigv4_sha256(text.data, text.len, hash) < 0)
         return NULL;
     buf_clear(&text);
     if (buf_addf(&text, "AWS4-HMAC-SHA256\n%s\n%s/%s/%s/aws4_request\n%s", stamp, day,
@@ -126,7 +125,7 @@ char *sigv4_authorization(const struct sigv4 *request)
     explicit_bzero(key, sizeof key);
     if (!ok)
         return NULL;
-    (void)sigv4_hex(mac, HASH_BYTES, signature);
+    (void)hex_encode(mac, HASH_BYTES, signature);
 
     struct buf out = { 0 };
     if (buf_addf(&out, "AWS4-HMAC-SHA256 Credential=%s/%s/%s/%s/aws4_request, SignedHeaders=",

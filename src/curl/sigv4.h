@@ -33,9 +33,8 @@ char *sigv4_authorization(const struct sigv4 *request);
 MUST_CHECK int sigv4_encode(struct buf *buf, const char *text, bool keep_slash);
 /* The x-amz-date of a time. */
 char *sigv4_stamp(int64_t when_s, char stamp[static SIGV4_STAMP]);
-/* SHA-256 in hexadecimal, and MD5 (raw, 16 bytes; NULL = not wanted).  0 or -ENOMEM. */
-MUST_CHECK int sigv4_hash(const void *bytes, size_t len, char sha256[static SIGV4_HEX],
-                          unsigned char *md5);
-char *sigv4_hex(const unsigned char *bytes, size_t len, char *hex); /* len * 2 + 1 bytes */
+/* SHA-256, and MD5, in hexadecimal.  0 or -ENOMEM. */
+MUST_CHECK int sigv4_sha256(const void *bytes, size_t len, char hex[static SIGV4_HEX]);
+MUST_CHECK int sigv4_md5(const void *bytes, size_t len, char hex[static SIGV4_MD5_HEX]);
 
 #endif

@@ -17,6 +17,7 @@
 #define HTTP_MEMORY ((size_t)1 << 20)
 #define HTTP_TRIES  5
 #define DELAY_MS    200
+#define SILENCE_MS  INT64_C(30000)
 
 struct put {
     uint32_t magic;
@@ -81,6 +82,12 @@ static void set_timer(struct put *put, int what, int64_t ms)
     (void)uv_timer_start(&put->timer, on_timer, (uint64_t)MAX(ms, (int64_t)0), 0);
 }
 
+/* The job writes nothing any more: from here on a silent server is one. */
+static void wait_for_answer(struct put *put)
+{
+    set_timer(put, TIMER_LATE, MIN(sink_commit_left_ms(put->sink), SILENCE_MS));
+}
+
 /* curl asks for bytes. */
 static size_t on_read(char *to, size_t size, size_t count, void *arg)
 {
@@ -88,13 +95,20 @@ static size_t on_read(char *to, size_t size, size_t count, void *arg)
     size_t len = MIN(MIN(size * count, put->len), HTTP_MEMORY - put->start);
 
     OBJ_CHECK(put, PUT_MAGIC);
+    if (len == 0 && put->over) { /* what comes next is the last chunk */
+        if (put->result == 0 && !sink_may_publish(put->sink, &put->err))
+            put->result = put->err.code;
+        return put->result < 0 ? CURL_READFUNC_ABORT : 0;
+    }
     if (len == 0) {
-        put->starved = !put->over;
-        return put->over ? 0 : CURL_READFUNC_PAUSE;
+        put->starved = true;
+        return CURL_READFUNC_PAUSE;
     }
     memcpy(to, put->memory.bytes + put->start, len);
     put->start = (put->start + len) % HTTP_MEMORY;
     put->len -= len;
+    if (put->timer_for == TIMER_LATE)
+        wait_for_answer(put);
     if (put->writing && fill(put) && put->timer_for == TIMER_NONE)
         set_timer(put, TIMER_ANSWER, 0); /* not from inside of curl */
     return len;
@@ -115,6 +129,8 @@ static int prepare_call(struct put *put)
 
     if (r < 0)
         return r;
+    /* UPLOAD makes it a PUT: named here it would be one also where 303 sends us to have a look. */
+    (void)curl_easy_setopt(call->easy, CURLOPT_CUSTOMREQUEST, NULL);
     web_call_follow(call, put->url);
     if ((r = web_call_header(call, "Content-Type: application/octet-stream")) < 0 ||
         (r = web_call_header(call, "X-Mandor-Job: %s", put->job)) < 0 ||
@@ -134,8 +150,7 @@ static void start_streaming(struct put *put)
 {
     CURL *easy = put->call.easy;
 
-    if (prepare_call(put) < 0 || web_call_header(&put->call, "Transfer-Encoding: chunked") < 0 ||
-        web_call_header(&put->call, "Expect: 100-continue") < 0) {
+    if (prepare_call(put) < 0 || web_call_header(&put->call, "Expect: 100-continue") < 0) {
         put->result = err_set(&put->err, -ENOMEM, FAULT_HOST, "send to '%s'", put->shown);
         return;
     }
@@ -144,6 +159,7 @@ static void start_streaming(struct put *put)
     (void)curl_easy_setopt(easy, CURLOPT_READDATA, put);
     (void)curl_easy_setopt(easy, CURLOPT_SEEKFUNCTION, on_seek);
     (void)curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 0L); /* a slow job is no silent server */
+    put->call.flows = true;
     put->streaming = true;
     start(put);
 }
@@ -189,10 +205,9 @@ static int judge(struct put *put)
                : call->status == 404                        ? -ENOENT
                : call->status == 413 || call->status == 507 ? -EFBIG
                                                             : -EIO;
-    (void)err_set(&err, code, FAULT_CALLER, "%s: the server answered %ld%s%.100s", what,
+    (void)err_say(&err, code, FAULT_REMOTE, "%s: the server answered %ld%s%.100s", what,
                   call->status, call->response.len > 0 ? ": " : "",
                   call->response.len > 0 ? call->response.data : "");
-    err.fault = FAULT_REMOTE;
     put->err = err;
     return code;
 }
@@ -217,7 +232,8 @@ static void on_done(struct web_call *call)
     }
     if (put->result == 0)
         put->result = judge(put);
-    if (!was_streaming && put->result < 0 && may_help(put) && put->tries < HTTP_TRIES &&
+    if (!was_streaming && put->result < 0 && may_help(put) &&
+        put->tries < web_call_tries(call, HTTP_TRIES) &&
         sink_commit_left_ms(put->sink) > DELAY_MS << put->tries) {
         log_debug("http", "%s; again", put->err.msg);
         put->result = 0;
@@ -244,10 +260,13 @@ static void on_timer(uv_timer_t *timer)
         if (put->result < 0)
             answer(put);
     } else if (what == TIMER_LATE && put->committing) {
+        bool over = sink_commit_left_ms(put->sink) <= 0;
         web_call_cancel(&put->call);
         put->streaming = false;
-        put->result = err_set(&put->err, -ETIME, FAULT_REMOTE,
-                              "PUT '%s': no answer before the lease ended", put->shown);
+        put->result = over ? err_set(&put->err, -ETIME, FAULT_REMOTE,
+                                     "PUT '%s': no answer before the lease ended", put->shown)
+                           : err_set(&put->err, -ETIMEDOUT, FAULT_REMOTE,
+                                     "PUT '%s': no answer after the last byte", put->shown);
         answer(put);
     }
 }
@@ -289,15 +308,8 @@ static void http_commit(struct sink *sink)
     if (put->result == 0 && !put->streaming) {
         send_whole(put);
     } else if (put->result == 0) {
-        if (sink_may_publish(sink, &put->err)) {
-            int64_t left = sink_commit_left_ms(sink);
-            if (left < INT64_MAX)
-                set_timer(put, TIMER_LATE, left);
-            wake(put);
-        } else {
-            put->result = put->err.code;
-            web_call_cancel(&put->call);
-        }
+        wait_for_answer(put);
+        wake(put);
     }
     if (put->result < 0 && put->committing)
         answer(put);
@@ -310,6 +322,19 @@ static void http_abort(struct sink *sink)
     web_call_cancel(&put->call); /* the server never sees the end of the body */
     (void)uv_timer_stop(&put->timer);
     sink_answer(sink, 0, NULL);
+}
+
+static void http_interrupt(struct sink *sink)
+{
+    struct put *put = put_of(sink);
+
+    (void)uv_timer_stop(&put->timer);
+    put->timer_for = TIMER_NONE;
+    web_call_cancel(&put->call);
+    put->streaming = put->starved = false;
+    put->result = err_set(&put->err, -ECANCELED, FAULT_REMOTE, "PUT '%s' was given up", put->shown);
+    if (put->writing || put->committing)
+        answer(put);
 }
 
 /* ---- opening and closing ---- */
@@ -352,6 +377,7 @@ static int set_up(struct put *put, const struct sink_target *target, struct mand
         web_call_init(&put->call, put->web) < 0)
         return err_set(err, -ENOMEM, FAULT_HOST, "send output by HTTP");
     put->call.on_done = on_done;
+    put->call.answer_ms = target->patience_ms;
     return 0;
 }
 
@@ -386,10 +412,11 @@ static const char *http_target_text(const struct sink *sink)
     return put != NULL ? put->shown : NULL;
 }
 
-#define HTTP_OPS(name)                                                                           \
-    .scheme = name, .state_size = sizeof(struct put *), .publishes = true,                       \
-    .check = sink_url_check_http, .open = http_open, .write = http_write, .commit = http_commit, \
-    .abort = http_abort, .done = http_done, .target_text = http_target_text
+#define HTTP_OPS(name)                                                                     \
+    .scheme = name, .state_size = sizeof(struct put *), .publishes = true, .remote = true, \
+    .interrupt = http_interrupt, .check = sink_url_check_http, .open = http_open,          \
+    .write = http_write, .commit = http_commit, .abort = http_abort, .done = http_done,    \
+    .target_text = http_target_text
 
 const struct sink_ops sink_http = { HTTP_OPS("http") };
 const struct sink_ops sink_https = { HTTP_OPS("https") };

@@ -1,14 +1,18 @@
 /* sweep.c - aborts uploads of parts that dead attempts have left (R85): contract in sink/sweeper.h.
  *
- *    read the notes ─▶ for each: [list the key's uploads, where the note has no id] ─▶ DELETE ?uploadId … ─▶ forget the note
+ *    read the notes ─▶ for each: [list the key's uploads, leave out those of the living, where the note has no id] ─▶ DELETE ?uploadId …
+ *                   ─▶ forget the note
  *
  * A note without an id is of a worker that died between its request and the answer.  Then the uploads of just that key are aborted that
- * were begun in the minute after the note was written: a later attempt's would have begun after the dead one's lease.
+ * were begun shortly after the note was written: a later attempt's on another machine would have begun after the dead one's lease, and those on
+ * this machine have notes in the journals beside us.  The request may still be on its way: the note stays until that time is over.  The same is
+ * done where an answer was lost and the request made again: then the note says until when.
  */
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 
+#include "base/clock.h"
 #include "base/json.h"
 #include "base/list.h"
 #include "base/log.h"
@@ -34,6 +38,7 @@ struct found {
     char *id;
 };
 
+/* What users know as struct sweeper. */
 struct sweep {
     uv_loop_t *loop;
     char *dir;
@@ -45,7 +50,8 @@ struct sweep {
     struct web *web;
     struct s3_place *place;
     struct s3_request *request;
-    bool failed;
+    bool failed, stopping;
+    bool early; /* it is not sure yet: another time */
     int ended, kept;
     /* of the <Upload> that is being read */
     char *id;
@@ -66,12 +72,12 @@ static void note_free(struct note *note)
 
 /* ---- the notes, on the pool ---- */
 
-static void read_note(struct sweep *sweep, const char *name)
+static void read_note(const char *dir, const char *name, struct list *notes)
 {
     char text[NOTE_MAX];
     struct note *note = calloc(1, sizeof *note);
 
-    if (note == NULL || asprintf(&note->path, "%s/%s", sweep->dir, name) < 0) {
+    if (note == NULL || asprintf(&note->path, "%s/%s", dir, name) < 0) {
         free(note);
         return;
     }
@@ -81,22 +87,34 @@ static void read_note(struct sweep *sweep, const char *name)
         !str_eq(json_string_value(json_object_get(note->json, "kind")) ?: "", "s3"))
         note_free(note);
     else
-        list_push_back(&sweep->notes, &note->node);
+        list_push_back(notes, &note->node);
 }
 
-static void run_read(struct work *work)
+static void read_notes(const char *path, struct list *notes)
 {
-    struct sweep *sweep = CONTAINER_OF(work, struct sweep, work);
-    DIR *dir = opendir(sweep->dir);
+    DIR *dir = opendir(path);
 
     if (dir == NULL)
         return;
     for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
         size_t len = strlen(entry->d_name), suffix = strlen(LEFT_SUFFIX);
         if (len > suffix && str_eq(entry->d_name + len - suffix, LEFT_SUFFIX))
-            read_note(sweep, entry->d_name);
+            read_note(path, entry->d_name, notes);
     }
     (void)closedir(dir);
+}
+
+static void free_notes(struct list *notes)
+{
+    for (struct list *node; (node = list_pop_front(notes)) != NULL;)
+        note_free(LIST_ENTRY(node, struct note, node));
+}
+
+static void run_read(struct work *work)
+{
+    struct sweep *sweep = CONTAINER_OF(work, struct sweep, work);
+
+    read_notes(sweep->dir, &sweep->notes);
 }
 
 static void after_read(struct work *work)
@@ -119,7 +137,7 @@ static void finish_note(struct sweep *sweep)
 {
     s3_place_unref(STEAL(sweep->place));
     sweep->kept += sweep->failed;
-    if (sweep->failed)
+    if (sweep->failed || sweep->early)
         next(sweep);
     else
         work_submit(sweep->loop, &sweep->work, WORK_UNKNOWN, run_forget, forgotten);
@@ -196,12 +214,19 @@ static int64_t parse_time(const char *text)
                                                             : (int64_t)timegm(&tm) * 1000;
 }
 
+static int64_t noted_ms(const struct sweep *sweep)
+{
+    return json_integer_value(json_object_get(sweep->note->json, "since_ms"));
+}
+
 static bool in_window(const struct sweep *sweep)
 {
-    int64_t since = json_integer_value(json_object_get(sweep->note->json, "since_ms")) +
-                    sweep->place->skew_s * 1000;
+    int64_t since = noted_ms(sweep) + sweep->place->skew_s * 1000;
 
-    return sweep->begun_ms >= since - SKEW_MS && sweep->begun_ms <= since + WINDOW_MS;
+    int64_t until = json_integer_value(json_object_get(sweep->note->json, "until_ms"));
+
+    until = until > 0 ? until + sweep->place->skew_s * 1000 + SKEW_MS : since + WINDOW_MS;
+    return sweep->begun_ms >= since - SKEW_MS && sweep->begun_ms <= until;
 }
 
 static void on_listed_part(void *arg, unsigned depth, const char *name, const char *text)
@@ -223,6 +248,64 @@ static void on_listed_part(void *arg, unsigned depth, const char *name, const ch
     }
 }
 
+static const char *text_of(const struct note *note, const char *name)
+{
+    return json_string_value(json_object_get(note->json, name)) ?: "";
+}
+
+static void forget_found(struct found *found)
+{
+    list_remove(&found->node);
+    free(found->id);
+    free(found);
+}
+
+/* An attempt that lives has this upload, or is about to begin one to the same key, whose id it has not noted yet. */
+static void spare(struct sweep *sweep, const struct note *alive)
+{
+    const char *id = text_of(alive, "upload_id");
+
+    if (id[0] == '\0')
+        sweep->early |= str_eq(text_of(alive, "bucket"), sweep->place->bucket) &&
+                        str_eq(text_of(alive, "key"), sweep->place->key);
+    LIST_FOREACH(found, &sweep->found, struct found, node)
+        if (str_eq(found->id, id))
+            forget_found(found);
+}
+
+static void run_spare(struct work *work)
+{
+    struct sweep *sweep = CONTAINER_OF(work, struct sweep, work);
+    SCOPED_FREE char *journals = NULL;
+    DIR *dir = asprintf(&journals, "%s/../journal", sweep->dir) < 0 ? NULL : opendir(journals);
+    struct list alive = LIST_INIT(alive);
+
+    if (dir == NULL)
+        return;
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+        SCOPED_FREE char *path = NULL;
+        if (entry->d_name[0] != '.' && asprintf(&path, "%s/%s", journals, entry->d_name) >= 0)
+            read_notes(path, &alive);
+    }
+    (void)closedir(dir);
+    LIST_FOREACH(note, &alive, struct note, node)
+        spare(sweep, note);
+    free_notes(&alive);
+    while (sweep->early && !list_empty(&sweep->found))
+        forget_found(LIST_ENTRY(sweep->found.next, struct found, node));
+}
+
+static void after_spare(struct work *work)
+{
+    struct sweep *sweep = CONTAINER_OF(work, struct sweep, work);
+
+    sweep->early |= clock_wall_ms() <= noted_ms(sweep) + WINDOW_MS;
+    if (sweep->stopping)
+        next(sweep);
+    else
+        next_abort(sweep);
+}
+
 static void on_listed(struct s3_request *request, int result, const struct mandor_err *err)
 {
     struct sweep *sweep = s3_request_arg(request);
@@ -232,7 +315,7 @@ static void on_listed(struct s3_request *request, int result, const struct mando
         sweep->failed = true;
     free(STEAL(sweep->id));
     s3_request_drop(STEAL(sweep->request));
-    next_abort(sweep);
+    work_submit(sweep->loop, &sweep->work, WORK_UNKNOWN, run_spare, after_spare);
 }
 
 static void list_uploads(struct sweep *sweep)
@@ -279,6 +362,11 @@ static void finish(struct sweep *sweep)
     void *arg = sweep->arg;
     int ended = sweep->ended, kept = sweep->kept;
 
+    note_free(STEAL(sweep->note));
+    free_notes(&sweep->notes);
+    while (!list_empty(&sweep->found))
+        forget_found(LIST_ENTRY(sweep->found.next, struct found, node));
+    s3_place_unref(sweep->place);
     web_put(sweep->web);
     free(sweep->dir);
     free(sweep);
@@ -288,7 +376,7 @@ static void finish(struct sweep *sweep)
 static void next(struct sweep *sweep)
 {
     note_free(STEAL(sweep->note));
-    struct list *node = list_pop_front(&sweep->notes);
+    struct list *node = sweep->stopping ? NULL : list_pop_front(&sweep->notes);
     if (node == NULL) {
         finish(sweep);
         return;
@@ -296,19 +384,33 @@ static void next(struct sweep *sweep)
 
     sweep->note = LIST_ENTRY(node, struct note, node);
     sweep->failed = make_place(sweep) < 0;
+    sweep->early = false;
     const char *id = json_string_value(json_object_get(sweep->note->json, "upload_id"));
     if (sweep->failed) {
         finish_note(sweep);
-    } else if (id != NULL) {
-        add_found(sweep, id);
-        next_abort(sweep);
-    } else {
-        list_uploads(sweep);
+        return;
     }
+    if (id != NULL)
+        add_found(sweep, id);
+    if (id == NULL || json_object_get(sweep->note->json, "until_ms") != NULL)
+        list_uploads(sweep);
+    else
+        next_abort(sweep);
+}
+
+static void stop(struct sweeper *sweeper)
+{
+    struct sweep *sweep = (struct sweep *)sweeper;
+
+    sweep->stopping = true; /* the pool has it, or a request goes on */
+    if (sweep->request == NULL)
+        return;
+    s3_request_drop(STEAL(sweep->request));
+    finish(sweep);
 }
 
 static int start(uv_loop_t *loop, const char *dir, sweeper_done_fn *on_done, void *arg,
-                 struct mandor_err *err)
+                 struct sweeper **ret, struct mandor_err *err)
 {
     struct sweep *sweep = calloc(1, sizeof *sweep);
 
@@ -323,7 +425,8 @@ static int start(uv_loop_t *loop, const char *dir, sweeper_done_fn *on_done, voi
     list_init(&sweep->notes);
     list_init(&sweep->found);
     work_submit(loop, &sweep->work, WORK_UNKNOWN, run_read, after_read);
+    *ret = (struct sweeper *)sweep;
     return 0;
 }
 
-const struct sweeper_ops sweeper_s3 = { .start = start };
+const struct sweeper_ops sweeper_s3 = { .start = start, .stop = stop };

@@ -24,7 +24,6 @@ struct upload_slot {
 
 struct upload_part {
     char *etag; /* as the server gave it */
-    unsigned char md5[16];
 };
 
 struct upload {
@@ -32,7 +31,8 @@ struct upload {
     struct web *web;
     struct s3_place *place;
     char *url, *job, *attempt, *stream;
-    char *note, *left; /* paths, see sink/left.h; note NULL = no journal */
+    int64_t patience_ms; /* sink_timeout */
+    char *note, *left;   /* paths, see sink/left.h; note NULL = no journal */
     struct upload_slot slots[UPLOAD_SLOTS_MAX], *filling;
     struct upload_part *parts;
     unsigned part_count, part_cap; /* handed out */
@@ -41,7 +41,10 @@ struct upload {
     enum { UPLOAD_NONE, UPLOAD_NOTING, UPLOAD_CREATING, UPLOAD_NOTING_ID, UPLOAD_OPEN } stage;
     bool noted;       /* a note lies in the journal */
     bool maybe_begun; /* the server may have one whose id we do not know */
-    bool parts_cut;   /* a part was on its way when it was dropped */
+    bool retried;     /* or several: an answer was lost, and another one was begun */
+    int64_t begun_ms,
+        until_ms;   /* wall clock: then it was, or they were, begun; until_ms 0 = not over */
+    bool parts_cut; /* a part was on its way when it was dropped */
     char *upload_id;
     struct s3_request *request; /* create, complete, abort, put, look */
     struct work work;
@@ -58,6 +61,41 @@ struct upload {
     int result;  /* first failure */
     struct mandor_err err;
 };
+
+/* ---- sink_s3.c, for the other two ---- */
+
+/* Something has happened: what comes next? */
+void upload_advance(struct upload *upload);
+/* The first failure stays. */
+void upload_fail(struct upload *upload, int result, const struct mandor_err *err);
+void upload_fail_memory(struct upload *upload);
+/* What it sends is dropped; its memory stays for the next part. */
+void upload_free_slot(struct upload_slot *slot);
+void upload_free_memory(struct upload *upload); /* of free slots */
+/* NULL when out of memory: then the upload has failed. */
+struct s3_request *upload_request(struct upload *upload, const char *method, void *arg);
+/* Whose object it is, as headers.  0 or -ENOMEM. */
+MUST_CHECK int upload_metadata(struct upload *upload, struct s3_request *request);
+int upload_check_etag(struct s3_request *request, struct mandor_err *err);
+
+/* ---- upload_begin.c ---- */
+
+/* What whoever sweeps has to know; NULL = out of memory. */
+json_t *upload_note(const struct upload *upload);
+
+/* The next step towards an open upload.  A failed or aborted one stays where it is. */
+void upload_begin(struct upload *upload);
+bool upload_beginning(const struct upload *upload);
+
+/* ---- upload_end.c: each answers the sink's commit or abort ---- */
+
+#define UPLOAD_ABORT_MS 5000 /* for what nobody waits for: then it is left to who sweeps */
+
+/* Parts that nobody will use are taken back.  One that was on its way may arrive behind the abort, hence a second one then. */
+void upload_abort(struct upload *upload);
+/* The commit: all of it in one request, or the parts put together. */
+void upload_put_whole(struct upload *upload);
+void upload_complete(struct upload *upload);
 
 extern const struct sink_ops sink_s3;
 

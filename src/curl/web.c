@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/clock.h"
 #include "base/hide.h"
 #include "base/list.h"
 
@@ -18,6 +19,7 @@
 #define SILENCE_SECONDS 30L /* without a byte in either direction: the request has failed */
 #define SEND_BUFFER     (256L << 10)
 #define REDIRECTS_MAX   5L
+#define LATE_TRIES      2 /* of a request whose answer trickles */
 
 struct web {
     uint32_t magic;
@@ -33,6 +35,7 @@ struct watch {
     struct web *web;
     uv_poll_t poll;
     curl_socket_t socket;
+    int events;
 };
 
 static struct list webs = LIST_INIT(webs);
@@ -80,8 +83,14 @@ static void act(struct web *web, curl_socket_t socket, int events)
 static void on_poll(uv_poll_t *poll, int status, int events)
 {
     struct watch *watch = CONTAINER_OF(poll, struct watch, poll);
-    int flags = status < 0 ? CURL_CSELECT_ERR : 0;
+    int flags = 0;
 
+    /* libuv has stopped it, and says no more than that something is wrong.  curl finds out what by reading and writing; an answer that came
+     * before the connection broke is still there. */
+    if (status < 0) {
+        events = UV_READABLE | UV_WRITABLE;
+        (void)uv_poll_start(poll, watch->events, on_poll);
+    }
     if (events & UV_READABLE)
         flags |= CURL_CSELECT_IN;
     if (events & UV_WRITABLE)
@@ -140,6 +149,7 @@ static int on_socket(CURL *easy, curl_socket_t socket, int what, void *arg, void
         events |= UV_READABLE;
     if (what & CURL_POLL_OUT)
         events |= UV_WRITABLE;
+    watch->events = events;
     return events == 0 ? uv_poll_stop(&watch->poll) : uv_poll_start(&watch->poll, events, on_poll);
 }
 
@@ -165,8 +175,8 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void init_curl(void)
 {
-    (void)curl_global_init(
-        CURL_GLOBAL_DEFAULT); /* what it cannot set up, the first request reports */
+    /* What it cannot set up, the first request reports. */
+    (void)curl_global_init(CURL_GLOBAL_DEFAULT);
 }
 
 static struct web *web_new(uv_loop_t *loop)
@@ -265,8 +275,8 @@ static int on_seek(void *arg, curl_off_t offset, int origin)
 size_t web_call_keep(struct web_call *call, const void *bytes, size_t len)
 {
     if (call->response.len + len > WEB_RESPONSE_MAX) {
-        call->response_cut = true;
-        return len; /* read on: the connection stays usable */
+        call->response_over = true;
+        return 0; /* it may have no end */
     }
     return buf_add(&call->response, bytes, len) < 0 ? 0 : len;
 }
@@ -274,6 +284,23 @@ size_t web_call_keep(struct web_call *call, const void *bytes, size_t len)
 static size_t on_response(char *bytes, size_t size, size_t count, void *arg)
 {
     return web_call_keep(arg, bytes, size * count);
+}
+
+/* Called whenever something moves, and once a second.  A byte a second is no silence. */
+static int on_progress(void *arg, curl_off_t down_total, curl_off_t down, curl_off_t up_total,
+                       curl_off_t up)
+{
+    struct web_call *call = arg;
+
+    (void)down_total, (void)down, (void)up_total;
+    if (call->answer_ms == 0 || call->flows || up < (curl_off_t)call->body_len) {
+        call->sent_ms = 0;
+        return 0;
+    }
+    if (call->sent_ms == 0)
+        call->sent_ms = clock_mono_ms();
+    call->answer_late = clock_mono_ms() - call->sent_ms > call->answer_ms;
+    return call->answer_late;
 }
 
 char *web_redact(const char *url)
@@ -292,7 +319,7 @@ char *web_redact(const char *url)
 
 int web_call_init(struct web_call *call, struct web *web)
 {
-    *call = (struct web_call){ .magic = CALL_MAGIC, .web = web };
+    *call = (struct web_call){ .magic = CALL_MAGIC, .web = web, .answer_ms = WEB_ANSWER_MS };
     call->easy = curl_easy_init();
     if (call->easy == NULL)
         return -ENOMEM;
@@ -341,7 +368,8 @@ int web_call_prepare(struct web_call *call, const char *method, const char *url)
     call->body = NULL;
     call->body_len = call->body_at = 0;
     buf_clear(&call->response);
-    call->response_cut = false;
+    call->response_over = call->answer_late = call->flows = false;
+    call->sent_ms = 0;
     call->error[0] = '\0';
     CURLcode r = curl_easy_setopt(easy, CURLOPT_URL, url);
     if (r == CURLE_OK)
@@ -356,6 +384,9 @@ int web_call_prepare(struct web_call *call, const char *method, const char *url)
     (void)curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS);
     (void)curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
     (void)curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, SILENCE_SECONDS);
+    (void)curl_easy_setopt(easy, CURLOPT_NOPROGRESS, 0L);
+    (void)curl_easy_setopt(easy, CURLOPT_XFERINFOFUNCTION, on_progress);
+    (void)curl_easy_setopt(easy, CURLOPT_XFERINFODATA, call);
     (void)curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, SEND_BUFFER);
     (void)curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, call->error);
     if (ca_bundle() != NULL)
@@ -441,16 +472,26 @@ const char *web_call_answer(const struct web_call *call, const char *name)
     return header->value;
 }
 
+unsigned web_call_tries(const struct web_call *call, unsigned max)
+{
+    return call->answer_late ? MIN(max, (unsigned)LATE_TRIES) : max;
+}
+
 int web_call_error(const struct web_call *call, struct mandor_err *err, const char *what)
 {
-    int code = call->result == CURLE_OPERATION_TIMEDOUT ? -ETIMEDOUT
-               : call->result == CURLE_OUT_OF_MEMORY    ? -ENOMEM
-               : call->result == CURLE_COULDNT_CONNECT  ? -ECONNREFUSED
-                                                        : -EIO;
+    int code = call->result == CURLE_OPERATION_TIMEDOUT || call->answer_late ? -ETIMEDOUT
+               : call->result == CURLE_OUT_OF_MEMORY                         ? -ENOMEM
+               : call->result == CURLE_COULDNT_CONNECT                       ? -ECONNREFUSED
+                                                                             : -EIO;
     const char *why = call->error[0] != '\0' ? call->error : curl_easy_strerror(call->result);
 
-    (void)err_set(err, code, FAULT_CALLER, "%s: %s", what, why);
-    if (err != NULL)
-        err->fault = FAULT_REMOTE; /* curl's words say it all */
+    if (call->response_over) /* curl only knows that we did not take it */
+        (void)err_say(err, code, FAULT_REMOTE, "%s: the answer is longer than %zu bytes", what,
+                      WEB_RESPONSE_MAX);
+    else if (call->answer_late)
+        (void)err_say(err, code, FAULT_REMOTE, "%s: the answer was not whole after %" PRId64 " ms",
+                      what, call->answer_ms);
+    else
+        (void)err_say(err, code, FAULT_REMOTE, "%s: %s", what, why);
     return code;
 }

@@ -13,7 +13,8 @@
 #include "base/err.h"
 #include "base/macro.h"
 
-#define WEB_RESPONSE_MAX ((size_t)1 << 20) /* bytes of a response that is kept in memory */
+#define WEB_ANSWER_MS    INT64_C(60000)
+#define WEB_RESPONSE_MAX ((size_t)1 << 20) /* bytes; a response that is longer is a failure */
 
 struct web;
 
@@ -31,7 +32,12 @@ struct web_call {
     const unsigned char *body; /* sent with PUT; may be sent again from the start */
     size_t body_len, body_at;
     struct buf response;
-    bool running, response_cut;
+    /* So long may an answer take, from the last byte of the request to its own last, however it trickles; 0 = for ever.  The owner's to change,
+     * WEB_ANSWER_MS at first. */
+    int64_t answer_ms;
+    int64_t sent_ms; /* monotonic; 0 = not yet */
+    bool flows; /* of this request: its body, or that of its answer, takes as long as it takes */
+    bool running, response_over, answer_late;
     char error[CURL_ERROR_SIZE];
     void (*on_done)(struct web_call *call); /* once, unless cancelled; may start it again */
     CURLcode result;                        /* in on_done */
@@ -51,13 +57,15 @@ void web_call_time_limit(struct web_call *call, int64_t ms);
 MUST_CHECK int web_call_start(struct web_call *call, struct mandor_err *err);
 /* No on_done any more; an unfinished request's connection is closed.  Not from inside of a callback of curl's. */
 void web_call_cancel(struct web_call *call);
-void web_call_done(
-    struct web_call *call); /* cancels, frees what it holds; also after a failed init */
+/* Cancels, frees what it holds; also after a failed init. */
+void web_call_done(struct web_call *call);
 
 /* Keep len bytes of a response; what CURLOPT_WRITEFUNCTION returns. */
 size_t web_call_keep(struct web_call *call, const void *bytes, size_t len);
 /* The response's header of this name, "" when there is none; until the next start. */
 const char *web_call_answer(const struct web_call *call, const char *name);
+/* How often a request that failed like this may be tried at all, when it is max otherwise. */
+unsigned web_call_tries(const struct web_call *call, unsigned max);
 /* Why it failed, for people, when result is not CURLE_OK; returns an -errno that fits. */
 int web_call_error(const struct web_call *call, struct mandor_err *err, const char *what);
 

@@ -1,8 +1,6 @@
 /* channel.c - contract in channel.h. */
 #include "exec/channel.h"
 
-#include <fcntl.h>
-
 #include "base/json.h"
 
 #define CHANNEL_MAGIC 0x63686e6cu
@@ -42,7 +40,7 @@ static void skip_line(struct channel_parser *parser, const char *line, size_t le
     parser->refused += starts_as_result(line, len);
 }
 
-static void parse_line(struct channel_parser *parser, const char *line, size_t len,
+static void parse_line(struct channel_parser *parser, char *line, size_t len,
                        void (*on_value)(void *arg, const char *kind, json_t *value), void *arg)
 {
     SCOPED_JSON *json = NULL;
@@ -55,7 +53,10 @@ static void parse_line(struct channel_parser *parser, const char *line, size_t l
         skip_line(parser, line, len);
         return;
     }
-    if (json_parse(line, len, &json, NULL) == 0 && json_is_object(json)) {
+    int r = json_parse(line, len, &json, NULL);
+    if (r < 0 && json_mend_surrogates(line, len))
+        r = json_parse(line, len, &json, NULL);
+    if (r == 0 && json_is_object(json)) {
         for (size_t i = 0; kinds[i] != NULL; i++) {
             json_t *value = json_object_get(json, kinds[i]);
             if (value == NULL)
@@ -184,11 +185,7 @@ int channel_new(uv_loop_t *loop, int adopt_fd, const struct channel_events *even
         .events = *events,
         .arg = arg,
     };
-    if (fcntl(adopt_fd, F_SETFL, O_NONBLOCK) < 0) {
-        r = -errno;
-        goto fail;
-    }
-    r = uv_poll_init(loop, &channel->poll, adopt_fd);
+    r = uv_poll_init(loop, &channel->poll, adopt_fd); /* which makes it non-blocking */
     if (r < 0)
         goto fail;
     BUG_ON(uv_poll_start(&channel->poll, UV_READABLE, on_readable) < 0);
@@ -211,12 +208,6 @@ void channel_finish(struct channel *channel)
     if (!channel->ended)
         (void)take(channel, MAX(channel->parser.line_max, CHANNEL_LINE_MAX), &empty);
     end(channel);
-}
-
-int64_t channel_skipped(const struct channel *channel)
-{
-    OBJ_CHECK(channel, CHANNEL_MAGIC);
-    return channel->parser.skipped;
 }
 
 int64_t channel_refused(const struct channel *channel)

@@ -17,9 +17,8 @@
 #include "base/macro.h"
 
 #define CHANNEL_LINE_MAX ((size_t)1 << 20) /* bytes of one line */
-#define CHANNEL_COST_MAX \
-    ((size_t)1           \
-     << 20) /* values of one line: a number is one, an empty object of two bytes takes 250 in memory */
+/* Values of one line: a number is one, an empty object of two bytes takes 250 in memory. */
+#define CHANNEL_COST_MAX ((size_t)1 << 20)
 #define CHANNEL_TURN_MAX ((size_t)64 << 10) /* bytes a loop turn */
 
 struct channel_events {
@@ -52,7 +51,6 @@ MUST_CHECK int channel_new(uv_loop_t *loop, int adopt_fd, const struct channel_e
                            void *arg, struct channel **ret);
 /* The containment is empty: read what is there, then on_ended. */
 void channel_finish(struct channel *channel);
-int64_t channel_skipped(const struct channel *channel);
 int64_t channel_refused(const struct channel *channel);
 /* After on_ended, or instead of it.  on_closed may be NULL. */
 void channel_close(struct channel *channel, void (*on_closed)(void *arg), void *arg);

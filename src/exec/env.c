@@ -1,6 +1,8 @@
 /* env.c - contract in env.h. */
 #include "exec/env.h"
 
+#include "base/words.h"
+
 extern char **environ;
 
 static bool named(const char *entry, const char *name)
@@ -37,18 +39,11 @@ int env_passed(char *const *names, char ***ret)
         if (!allowed(environ[i], names))
             continue;
         if ((env[used] = strdup(environ[i])) == NULL) {
-            env_free(env);
+            words_free(env);
             return -ENOMEM;
         }
         used++;
     }
     *ret = env;
     return 0;
-}
-
-void env_free(char **env)
-{
-    for (char **p = env; p != NULL && *p != NULL; p++)
-        free(*p);
-    free(env);
 }

@@ -5,8 +5,7 @@
 #include "base/macro.h"
 
 /* PATH HOME USER LANG LC_* TZ and `names` (NULL-terminated, may be NULL), each as "NAME=value" where it is set.
- * ret: NULL-terminated, owned by the caller, env_free().  Returns 0 or -ENOMEM. */
+ * ret: NULL-terminated, owned by the caller, words_free().  Returns 0 or -ENOMEM. */
 MUST_CHECK int env_passed(char *const *names, char ***ret);
-void env_free(char **env);
 
 #endif

@@ -138,9 +138,10 @@ static void kill_at(struct pooled *pooled, int64_t grace_ms)
 static void stop(struct execution *execution, enum cause cause, int64_t grace_ms, const char *why)
 {
     struct pooled *pooled = state_of(execution);
-    bool first = !pooled->stop_asked;
+    bool first = !pooled->stop_asked, over = (pooled->waiting & GATE_JOB) == 0;
 
-    if ((pooled->waiting & GATE_JOB) == 0)
+    job_streams_stop(&pooled->streams, cause, over ? &pooled->verdict : NULL);
+    if (over)
         return;
     if (first) {
         pooled->stop_asked = true;
@@ -173,10 +174,8 @@ static void on_stream_ended(struct execution *execution, struct job_stream *stre
     if (stream->result < 0) {
         stop(execution, pooled->streams.cause, execution_request(execution)->spec->kill_after_ms,
              pooled->streams.error.msg);
-        push(
-            execution,
-            stream
-                ->is_stderr); /* nothing more goes there: take and forget, so that the worker is not held up */
+        /* Nothing more goes there: take and forget, so that the worker is not held up. */
+        push(execution, stream->is_stderr);
     }
     open_gate(execution, stream->is_stderr ? GATE_ERR : GATE_OUT);
 }
@@ -251,8 +250,8 @@ static void close_stdin(struct pooled *pooled)
     pooled->feeder = NULL;
     if (pooled->stdin_fd < 0)
         return;
-    uv_close((uv_handle_t *)&pooled->stdin_poll,
-             on_stdin_poll_closed); /* with its descriptor, see stop_io() of peer.c */
+    /* With its descriptor, see stop_io() of peer.c. */
+    uv_close((uv_handle_t *)&pooled->stdin_poll, on_stdin_poll_closed);
     (void)close(STEAL_FD(pooled->stdin_fd));
 }
 
@@ -387,8 +386,8 @@ static void on_done(void *arg, json_t *result, json_t *error)
         keep_traceback(execution, error);
         const char *message = json_string_value(json_object_get(error, "message"));
         int limit = (int)sizeof verdict.error - 1;
-        while (limit > 0 && (message[strnlen(message, (size_t)limit)] & 0xc0) ==
-                                0x80) /* cut between characters */
+        /* Cut between characters. */
+        while (limit > 0 && (message[strnlen(message, (size_t)limit)] & 0xc0) == 0x80)
             limit--;
         (void)snprintf(verdict.error, sizeof verdict.error, "%.*s", limit, message);
     }
@@ -504,8 +503,8 @@ static void close_execution(struct execution *execution)
 
     BUG_ON(!pooled->ended);
     close_stdin(pooled);
-    pooled->closing =
-        5u + pooled->stdin_open; /* two filters, the watchdog's two timers, kill, stdin */
+    /* Two filters, the watchdog's two timers, kill, stdin. */
+    pooled->closing = 5u + pooled->stdin_open;
     (void)job_streams_close(&pooled->streams, on_part_closed, execution);
     watchdog_close(&pooled->watchdog, on_part_closed, execution);
     uv_close((uv_handle_t *)&pooled->kill, on_timer_closed);

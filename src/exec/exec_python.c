@@ -1,6 +1,6 @@
 /* exec_python.c - executor `python`: one job, one copy of a started Pyodide (python/python.h).
  *
- * The copy is a child as any other, so what follows its start is what follows the start of a process (exec_process.c):
+ * The copy is a child as any other, so what follows its start is what follows the start of a process (job_tree.h):
  *
  *   a copy is ready ─▶ its job goes down the channel ─▶ … ─▶ reaped ─▶ drain both pipes ─▶ empty ─▶ on_ended
  */
@@ -12,49 +12,28 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/metrics.h"
-#include "child/child.h"
-#include "exec/channel.h"
-#include "exec/executor_ops.h"
-#include "exec/job_streams.h"
-#include "exec/watchdog.h"
+#include "exec/job_tree.h"
+#include "os/zygote_wire.h"
 #include "python/python.h"
-#include "stream/feeder.h"
 
-#define DRAIN_IDLE_MS 500
-#define LINE_SLACK    ((size_t)64 << 10) /* of a line beside the result in it */
-
-enum gate {
-    GATE_DRAIN_OUT = 1 << 0,
-    GATE_DRAIN_ERR = 1 << 1,
-    GATE_TREE = 1 << 2, /* nothing of the copy is alive, or there never was one */
-    GATE_OUT = 1 << 3,
-    GATE_ERR = 1 << 4,
-    GATE_CHANNEL = 1 << 5,
-    GATES_DRAIN = GATE_DRAIN_OUT | GATE_DRAIN_ERR,
-    GATES_STREAMS = GATE_OUT | GATE_ERR,
-};
+#define LINE_SLACK ((size_t)64 << 10) /* of a line beside the result in it */
 
 struct snake {
+    struct job_tree tree; /* first; its child is that of the copy */
     struct python *python;
     struct python_ask ask;
     struct copy *copy; /* NULL before there is one */
-    struct job_streams streams;
-    struct feeder *feeder;
-    struct channel *channel;
-    struct watchdog watchdog;
-    struct buf frame; /* the job, on its way */
+    struct buf frame;  /* the job, on its way */
     size_t frame_at;
     int frame_fd;
     uv_poll_t frame_poll;
     bool frame_open;
-    unsigned waiting; /* gates that are still shut */
-    unsigned closing; /* handles that are still open, at the end */
-    bool exited, ended, close_asked;
-    bool said_end, recycle, stop_asked; /* isolation scope: the job is over, its process is not */
+    unsigned open; /* the tree, and frame_poll */
+    /* isolation scope: the job is over, its process is not */
+    bool said_end, left, recycle, stop_asked;
+    char key[2 * ZYGOTE_KEY_SIZE + 1]; /* of the word that says so: no job knows it */
     enum spec_containment rung;
-    int64_t asked_ns; /* monotonic */
-    struct verdict verdict;
-    char why[200];        /* why mandor stopped it */
+    int64_t asked_ns;     /* monotonic */
     char *error;          /* what Python said of its end */
     char fatal[200];      /* what broke the interpreter */
     int64_t result_bytes; /* of a result that is too long */
@@ -70,75 +49,9 @@ static const struct spec *spec_of(const struct execution *execution)
     return execution_request(execution)->spec;
 }
 
-static void phase(struct execution *execution, const char *name)
-{
-    const struct execution_events *events = execution_events(execution);
-    if (events->on_phase != NULL)
-        events->on_phase(execution_arg(execution), name);
-}
-
 static bool is_scope(const struct snake *snake)
 {
     return str_eq(python_runtime(snake->python)->isolation, "scope");
-}
-
-/* ---- the end: gates ---- */
-
-static void try_end(struct execution *execution)
-{
-    struct snake *snake = state_of(execution);
-
-    if (snake->waiting != 0 || snake->ended)
-        return;
-    snake->ended = true;
-    metric_observe(METRIC_python_us, (clock_mono_ns() - snake->asked_ns) / 1000);
-    if (snake->copy != NULL)
-        snake->verdict.descendants_killed = child_descendants_killed(copy_child(snake->copy));
-    if (snake->said_end) { /* every byte of this job has left its pipes */
-        bool clean = snake->streams.out.result == 0 && snake->streams.err.result == 0;
-        copy_release(STEAL(snake->copy), clean && !snake->recycle && !snake->stop_asked);
-    }
-    job_streams_judge(&snake->streams, &snake->verdict);
-    execution_events(execution)->on_ended(execution_arg(execution), &snake->verdict);
-}
-
-static void open_gate(struct execution *execution, unsigned gates)
-{
-    struct snake *snake = state_of(execution);
-    bool was_draining = (snake->waiting & GATES_DRAIN) != 0;
-
-    snake->waiting &= ~gates;
-    if (snake->exited && was_draining && (snake->waiting & GATES_DRAIN) == 0)
-        child_empty(copy_child(snake->copy));
-    try_end(execution);
-}
-
-/* ---- streams ---- */
-
-static unsigned gate_of(const struct job_stream *stream)
-{
-    return stream->is_stderr ? GATE_ERR : GATE_OUT;
-}
-
-static unsigned drain_gate_of(const struct job_stream *stream)
-{
-    return stream->is_stderr ? GATE_DRAIN_ERR : GATE_DRAIN_OUT;
-}
-
-static void on_stream_ended(struct execution *execution, struct job_stream *stream)
-{
-    struct snake *snake = state_of(execution);
-
-    if (stream->result < 0 && snake->copy != NULL && !snake->said_end)
-        child_stop(copy_child(snake->copy), snake->streams.cause,
-                   spec_of(execution)->kill_after_ms);
-    open_gate(execution, gate_of(stream) | drain_gate_of(stream));
-}
-
-static void on_drained(void *arg)
-{
-    struct job_stream *stream = arg;
-    open_gate(stream->streams->execution, drain_gate_of(stream));
 }
 
 /* ---- the channel: what the copy says ---- */
@@ -149,20 +62,25 @@ static void on_value(void *arg, const char *kind, json_t *value)
     struct snake *snake = state_of(execution);
     const struct execution_events *events = execution_events(execution);
     const char *text = json_string_value(value);
+    const char *key = json_string_value(json_object_get(value, "key"));
 
     if (str_eq(kind, "result")) {
         execution_keep_result(execution, value);
     } else if (str_eq(kind, "progress")) {
         execution_keep_progress(execution, value);
     } else if (str_eq(kind, "end")) {
-        snake->verdict = (struct verdict){
+        if (key == NULL || !str_eq(key, snake->key))
+            return; /* the job's own words */
+        snake->tree.verdict = (struct verdict){
             .cause = CAUSE_EXIT,
             .exit_code = (int)json_integer_value(json_object_get(value, "code")),
             .user_us = json_integer_value(json_object_get(value, "user_us")),
             .system_us = json_integer_value(json_object_get(value, "system_us")),
         };
         snake->recycle = json_is_true(json_object_get(value, "recycle"));
-        snake->said_end = snake->verdict.exit_code >= 0 && !snake->exited;
+        snake->said_end = snake->tree.verdict.exit_code >= 0 && !snake->tree.exited;
+        if (snake->said_end)
+            snake->tree.child = NULL;
     } else if (str_eq(kind, "over")) {
         snake->result_bytes = json_integer_value(value);
     } else if (text == NULL) {
@@ -179,93 +97,33 @@ static void on_value(void *arg, const char *kind, json_t *value)
     }
 }
 
-static void explain(struct execution *execution);
-
 /* isolation scope: all that the job wrote is in its pipes, and its process waits for the next job. */
-static void finish_scope(struct execution *execution)
-{
-    struct snake *snake = state_of(execution);
-
-    watchdog_stop(&snake->watchdog);
-    explain(execution);
-    if (snake->verdict.exit_code > 0 && snake->verdict.error[0] == '\0')
-        (void)snprintf(snake->verdict.error, sizeof snake->verdict.error, "exit code %d",
-                       snake->verdict.exit_code);
-    if (snake->waiting & GATE_OUT)
-        filter_finish(snake->streams.out.filter);
-    if (snake->waiting & GATE_ERR)
-        filter_finish(snake->streams.err.filter);
-    if (snake->waiting & GATE_CHANNEL)
-        channel_finish(snake->channel);
-    open_gate(execution, GATES_DRAIN | GATE_TREE);
-}
-
 static void on_channel_activity(void *arg)
 {
     struct snake *snake = state_of(arg);
 
-    snake->streams.active_at_ms = clock_mono_ms();
-    if (snake->said_end && (snake->waiting & GATE_TREE) != 0)
-        finish_scope(arg);
-}
-
-static void on_channel_ended(void *arg)
-{
-    open_gate(arg, GATE_CHANNEL);
-}
-
-static void start_channel(struct execution *execution, int fd)
-{
-    /* A copy that takes one job ends by ending: a word to that effect would be the job's own. */
-    static const char *const one_job[] = { "progress", "log",  "result", "error",
-                                           "fatal",    "over", NULL };
-    static const char *const many_jobs[] = { "progress", "log",  "result", "error",
-                                             "fatal",    "over", "end",    NULL };
-    struct snake *snake = state_of(execution);
-    struct channel_events events = {
-        .kinds = is_scope(snake) ? many_jobs : one_job,
-        .line_max = (size_t)python_runtime(snake->python)->result_max_bytes + LINE_SLACK,
-        .on_value = on_value,
-        .on_activity = on_channel_activity,
-        .on_ended = on_channel_ended,
-    };
-
-    if (channel_new(execution_request(execution)->env->loop, fd, &events, execution,
-                    &snake->channel) < 0)
-        snake->waiting &= ~(unsigned)GATE_CHANNEL; /* the job runs on without being heard */
-}
-
-/* ---- stopping ---- */
-
-static void finish_unrun(struct execution *execution, const struct verdict *verdict)
-{
-    struct snake *snake = state_of(execution);
-
-    snake->verdict = *verdict;
-    if (snake->why[0] != '\0' && verdict->cause != CAUSE_SPAWN)
-        (void)snprintf(snake->verdict.error, sizeof snake->verdict.error, "%s", snake->why);
-    watchdog_stop(&snake->watchdog);
-    open_gate(execution, GATE_TREE);
+    job_tree_heard(arg);
+    if (snake->said_end && !snake->left) {
+        snake->left = true;
+        job_tree_empty(arg);
+    }
 }
 
 static void stop(struct execution *execution, enum cause cause, int64_t grace_ms, const char *why)
 {
     struct snake *snake = state_of(execution);
+    struct verdict unrun = { .cause = cause, .exit_code = -1 };
 
-    if (why != NULL && snake->why[0] == '\0')
-        (void)snprintf(snake->why, sizeof snake->why, "%.*s", (int)sizeof snake->why - 1, why);
+    if (snake->copy == NULL && !snake->tree.ended && python_ask_withdraw(&snake->ask)) {
+        if (why != NULL)
+            (void)snprintf(unrun.error, sizeof unrun.error, "%s", why);
+        job_tree_unrun(execution, &unrun);
+        return;
+    }
     snake->stop_asked = true;
-    if (snake->copy != NULL)
+    job_tree_stop(execution, cause, grace_ms, why);
+    if (snake->said_end && snake->copy != NULL)
         child_stop(copy_child(snake->copy), cause, grace_ms);
-    else if (!snake->ended && python_ask_withdraw(&snake->ask))
-        finish_unrun(execution, &(struct verdict){ .cause = cause, .exit_code = -1 });
-    if (!snake->ended)
-        phase(execution, "stopping");
-}
-
-static void on_expired(struct execution *execution, enum cause cause, const char *why)
-{
-    stop(execution, cause, spec_of(execution)->kill_after_ms, why);
 }
 
 /* ---- the job goes down ---- */
@@ -308,14 +166,17 @@ static int make_frame(struct snake *snake, const struct spec *spec)
 {
     static const char *const keys[] = { "code", "params", "bind_params" };
     SCOPED_JSON *job = json_object();
-    unsigned char head[4] = { 0 };
+    unsigned char head[4 + ZYGOTE_KEY_SIZE] = { 0 };
 
     for (size_t i = 0; job != NULL && i < ARRAY_LEN(keys); i++) {
         json_t *value = json_object_get(spec->python, keys[i]);
         if (value != NULL && json_object_set(job, keys[i], value) < 0)
             return -ENOMEM;
     }
-    int r = buf_add(&snake->frame, head, sizeof head);
+    int r = getentropy(head + 4, ZYGOTE_KEY_SIZE) < 0 ? -errno
+                                                      : buf_add(&snake->frame, head, sizeof head);
+    for (size_t i = 0; i < ZYGOTE_KEY_SIZE; i++)
+        (void)snprintf(snake->key + 2 * i, 3, "%02x", head[4 + i]);
     if (r == 0)
         r = buf_addf(&snake->frame, "{\"memory\": %" PRId64 ", \"cpu\": %" PRId64 ",",
                      spec->limits.memory_bytes, (spec->limits.cpu_time_ms + 999) / 1000);
@@ -326,7 +187,7 @@ static int make_frame(struct snake *snake, const struct spec *spec)
         return r;
     snake->frame.data[brace] = ' ';
     size_t len = snake->frame.len - sizeof head;
-    for (size_t i = 0; i < sizeof head; i++)
+    for (size_t i = 0; i < 4; i++)
         snake->frame.data[i] = (char)(len >> (8 * i));
     return 0;
 }
@@ -352,47 +213,11 @@ static int send_frame(struct execution *execution, int fd)
     }
     snake->frame_poll.data = execution;
     snake->frame_open = true;
-    snake->closing++;
+    snake->open++;
     return uv_poll_start(&snake->frame_poll, UV_WRITABLE, on_frame_room);
 }
 
 /* ---- the copy ---- */
-
-static void on_fed(void *arg, int result, const struct mandor_err *err)
-{
-    struct execution *execution = arg;
-
-    if (result < 0) {
-        job_streams_fail(&state_of(execution)->streams, CAUSE_SINK, err);
-        stop(execution, CAUSE_SINK, spec_of(execution)->kill_after_ms, err->msg);
-    }
-}
-
-static void start_feeder(struct execution *execution, int fd)
-{
-    const struct execution_request *request = execution_request(execution);
-    struct snake *snake = state_of(execution);
-    struct mandor_err err;
-
-    if (request->spec->stdin_src.bytes == NULL)
-        (void)close(fd); /* reading it is the end of file */
-    else if (feeder_start(request->env->loop, request->spec->stdin_src.bytes, fd, on_fed, execution,
-                          &snake->feeder, &err) < 0)
-        on_fed(execution, err.code, &err);
-}
-
-static void adopt_pipe(struct job_stream *stream, int fd)
-{
-    struct mandor_err err;
-    int r = filter_adopt_pipe(stream->filter, fd);
-
-    if (r < 0) {
-        (void)err_set(&err, r, FAULT_HOST, "watch the job's output");
-        filter_fail(stream->filter, r, &err);
-    } else if (stream->result < 0) { /* its sink had failed to open before there was a pipe */
-        filter_fail(stream->filter, stream->result, &stream->streams->error);
-    }
-}
 
 static void on_exited(void *arg, const struct verdict *verdict);
 static void on_empty(void *arg);
@@ -403,75 +228,78 @@ static void on_copy(void *arg, struct copy *copy)
     static const struct copy_events events = { .on_exited = on_exited,
                                                .on_empty = on_empty,
                                                .on_kill_pending = on_kill_pending };
+    /* A copy that takes one job ends by ending: a word to that effect would be the job's own. */
+    static const char *const one_job[] = { "progress", "log",  "result", "error",
+                                           "fatal",    "over", NULL };
+    static const char *const many_jobs[] = { "progress", "log",  "result", "error",
+                                             "fatal",    "over", "end",    NULL };
     struct execution *execution = arg;
     struct snake *snake = state_of(execution);
-    const struct execution_events *told = execution_events(execution);
     struct child *child = copy_child(copy);
     struct child_pipes pipes;
+    const struct channel_events channel = {
+        .kinds = is_scope(snake) ? many_jobs : one_job,
+        .line_max = (size_t)python_runtime(snake->python)->result_max_bytes + LINE_SLACK,
+        .on_value = on_value,
+        .on_activity = on_channel_activity,
+        .on_ended = job_tree_unheard,
+    };
 
     int r = copy_adopt(copy, &events, execution, &pipes);
     snake->copy = copy;
+    snake->tree.child = child;
     snake->rung = child_containment(child);
     if (r < 0) { /* nothing of it has run */
         stop(execution, CAUSE_SHUTDOWN, 0, strerror(-r));
         return;
     }
-    snake->waiting |= GATES_STREAMS | GATES_DRAIN | GATE_CHANNEL;
-    watchdog_start(&snake->watchdog);
     child_note_cpu_time(child, spec_of(execution)->limits.cpu_time_ms);
     r = send_frame(execution, pipes.channel);
-    adopt_pipe(&snake->streams.out, pipes.out);
-    adopt_pipe(&snake->streams.err, pipes.err);
-    start_channel(execution, pipes.channel);
-    start_feeder(execution, pipes.in);
-    if (told->on_running != NULL)
-        told->on_running(execution_arg(execution), child_pid(child), child_slot(child),
-                         spec_containment_name(child_containment(child)));
+    job_tree_run(execution, child, &pipes, &channel);
     if (r < 0) /* nothing of it has run */
         stop(execution, CAUSE_SHUTDOWN, 0, strerror(-r));
 }
 
 static void on_refused(void *arg, const struct verdict *verdict)
 {
-    finish_unrun(arg, verdict);
-}
-
-static void drain(struct job_stream *stream, int64_t cap_ms)
-{
-    struct snake *snake = state_of(stream->streams->execution);
-    if (snake->waiting & drain_gate_of(stream))
-        filter_drain(stream->filter, DRAIN_IDLE_MS, cap_ms, on_drained);
+    job_tree_unrun(arg, verdict);
 }
 
 static void on_exited(void *arg, const struct verdict *verdict)
 {
-    struct execution *execution = arg;
-    struct snake *snake = state_of(execution);
-    const struct spec *spec = spec_of(execution);
-
-    if (snake->said_end)
-        return; /* the job had ended before its process did */
-    snake->exited = true;
-    snake->verdict = *verdict;
-    if (snake->why[0] != '\0' && verdict->cause != CAUSE_EXIT && verdict->cause != CAUSE_SIGNAL &&
-        verdict->cause != CAUSE_WORKER_DIED)
-        (void)snprintf(snake->verdict.error, sizeof snake->verdict.error, "%s%s", snake->why,
-                       verdict->forced ? " (killed after the grace period)" : "");
-    watchdog_stop(&snake->watchdog);
-    if ((snake->waiting & GATES_DRAIN) == 0) { /* both streams have failed already */
-        child_empty(copy_child(snake->copy));
-        return;
-    }
-    phase(execution, "draining");
-    drain(&snake->streams.out, spec->output_drain_ms);
-    drain(&snake->streams.err, spec->output_drain_ms);
+    if (!state_of(arg)->said_end) /* else the job had ended before its process did */
+        job_tree_exited(arg, verdict);
 }
 
-/* The last line of a traceback is the exception; a copy that breaks down says of what. */
-static void explain(struct execution *execution)
+static void on_empty(void *arg)
 {
-    struct snake *snake = state_of(execution);
-    struct verdict *verdict = &snake->verdict;
+    if (!state_of(arg)->said_end)
+        job_tree_empty(arg);
+}
+
+static void on_kill_pending(void *arg)
+{
+    job_tree_phase(arg, "kill_pending");
+}
+
+/* V8 ends its process with SIGABRT where JavaScript's heap is full, and says so on standard error alone. */
+static bool ran_out_of_memory(struct snake *snake)
+{
+    static const char words[] = "out of memory";
+    struct filter_stats stats = { 0 };
+
+    if (snake->tree.streams.err.filter != NULL)
+        filter_stats(snake->tree.streams.err.filter, &stats);
+    return stats.tail_len > 0 &&
+           memmem(stats.tail, stats.tail_len, words, sizeof words - 1) != NULL;
+}
+
+/* ---- the verdict ---- */
+
+/* The last line of a traceback is the exception; a copy that breaks down says of what. */
+static void explain(struct snake *snake)
+{
+    struct verdict *verdict = &snake->tree.verdict;
     const int most = (int)sizeof verdict->error - 1;
 
     if (snake->result_bytes > 0 && verdict->cause == CAUSE_EXIT) {
@@ -480,7 +308,7 @@ static void explain(struct execution *execution)
                        "the result has %" PRId64 " bytes as JSON, at most %" PRId64
                        " are kept (result_max)",
                        snake->result_bytes, python_runtime(snake->python)->result_max_bytes);
-    } else if (snake->channel != NULL && channel_refused(snake->channel) > 0 &&
+    } else if (snake->tree.channel != NULL && channel_refused(snake->tree.channel) > 0 &&
                verdict->cause == CAUSE_EXIT) {
         verdict->cause = CAUSE_LIMIT;
         (void)snprintf(verdict->error, sizeof verdict->error,
@@ -494,33 +322,29 @@ static void explain(struct execution *execution)
         (void)snprintf(verdict->error, sizeof verdict->error,
                        "the interpreter broke down: %.180s (SIGABRT)", snake->fatal);
     } else if (verdict->cause == CAUSE_SIGNAL && verdict->signal == SIGABRT) {
-        /* V8 ends its process so when its heap is full; Python's own ends say something first. */
-        verdict->cause = CAUSE_OOM;
-        (void)snprintf(verdict->error, sizeof verdict->error,
-                       "out of memory in the interpreter (SIGABRT)");
+        bool full = ran_out_of_memory(snake);
+        if (full)
+            verdict->cause = CAUSE_OOM;
+        (void)snprintf(verdict->error, sizeof verdict->error, "%s in the interpreter (SIGABRT)",
+                       full ? "out of memory" : "abort");
     }
 }
 
-static void on_empty(void *arg)
+/* Every byte of this job has left its pipes. */
+static void on_last(struct execution *execution)
 {
-    struct execution *execution = arg;
     struct snake *snake = state_of(execution);
+    struct verdict *verdict = &snake->tree.verdict;
+    const struct job_streams *streams = &snake->tree.streams;
 
-    if (snake->said_end)
+    metric_observe(METRIC_python_us, (clock_mono_ns() - snake->asked_ns) / 1000);
+    explain(snake);
+    if (!snake->said_end)
         return;
-    if (snake->waiting & GATE_OUT)
-        filter_finish(snake->streams.out.filter);
-    if (snake->waiting & GATE_ERR)
-        filter_finish(snake->streams.err.filter);
-    if (snake->waiting & GATE_CHANNEL)
-        channel_finish(snake->channel);
-    explain(execution);
-    open_gate(execution, GATE_TREE);
-}
-
-static void on_kill_pending(void *arg)
-{
-    phase(arg, "kill_pending");
+    if (verdict->exit_code > 0 && verdict->error[0] == '\0')
+        (void)snprintf(verdict->error, sizeof verdict->error, "exit code %d", verdict->exit_code);
+    bool clean = streams->out.result == 0 && streams->err.result == 0;
+    copy_release(STEAL(snake->copy), clean && !snake->recycle && !snake->stop_asked);
 }
 
 /* ---- the ops ---- */
@@ -578,53 +402,22 @@ static int start(struct execution *execution, struct mandor_err *err)
     int r = check_scope(snake, spec, err);
     if (r < 0)
         return r;
-    r = job_streams_open(&snake->streams, execution, on_stream_ended);
+    r = job_tree_open(execution, on_last);
     if (r < 0) {
-        (void)job_streams_close(&snake->streams, NULL, NULL);
+        (void)job_streams_close(&snake->tree.streams, NULL, NULL);
         return err_set(err, r, FAULT_HOST, "start job %s", request->id);
     }
     snake->frame_fd = -1;
+    snake->open = 1;
     snake->asked_ns = clock_mono_ns();
-    snake->waiting = GATE_TREE;
-    watchdog_init(&snake->watchdog, &snake->streams, on_expired);
     python_ask(snake->python, &snake->ask, &spec->limits, spec->limits_policy, &events, execution);
     return 0;
-}
-
-static void suspend(struct execution *execution, bool on)
-{
-    struct snake *snake = state_of(execution);
-    if (snake->copy != NULL)
-        child_suspend(copy_child(snake->copy), on);
-}
-
-static void sink_ready(struct execution *execution, struct sink *sink, int result,
-                       const struct mandor_err *err)
-{
-    struct snake *snake = state_of(execution);
-    struct job_stream *stream = job_streams_by_sink(&snake->streams, sink);
-
-    if (result >= 0) {
-        filter_sink_ready(stream->filter);
-        return;
-    }
-    stream->result = result;
-    job_streams_fail(&snake->streams, CAUSE_SINK, err);
-    if (snake->waiting & gate_of(stream))
-        filter_fail(stream->filter, result, err);
-    else
-        stop(execution, CAUSE_SINK, spec_of(execution)->kill_after_ms, err->msg);
-}
-
-static struct job_streams *streams(const struct execution *execution)
-{
-    return &state_of(execution)->streams;
 }
 
 static const char *error(const struct execution *execution)
 {
     const struct snake *snake = state_of(execution);
-    return snake->verdict.cause == CAUSE_EXIT ? snake->error : NULL;
+    return snake->tree.verdict.cause == CAUSE_EXIT ? snake->error : NULL;
 }
 
 /* A copy has no other process, opens no file and writes none: those bounds hold by themselves. */
@@ -658,12 +451,11 @@ static const char *containment(const struct execution *execution)
     return snake->rung != CONTAIN_AUTO ? spec_containment_name(snake->rung) : NULL;
 }
 
-static void on_part_closed(void *arg)
+static void on_part_closed(struct execution *execution)
 {
-    struct execution *execution = arg;
     struct snake *snake = state_of(execution);
 
-    if (--snake->closing > 0)
+    if (--snake->open > 0)
         return;
     buf_done(&snake->frame);
     free(snake->error);
@@ -672,31 +464,17 @@ static void on_part_closed(void *arg)
 
 static void on_frame_closed(uv_handle_t *handle)
 {
-    struct execution *execution = handle->data;
-    struct snake *snake = state_of(execution);
-
-    if (snake->close_asked)
-        on_part_closed(execution);
-    else
-        snake->closing--;
+    on_part_closed(handle->data);
 }
 
 static void close_execution(struct execution *execution)
 {
     struct snake *snake = state_of(execution);
 
-    BUG_ON(!snake->ended);
-    snake->close_asked = true;
     close_frame(snake);
-    snake->closing += 4u + (snake->channel != NULL);
-    if (snake->feeder != NULL)
-        feeder_close(snake->feeder);
     if (snake->copy != NULL)
         copy_close(snake->copy);
-    if (snake->channel != NULL)
-        channel_close(snake->channel, on_part_closed, execution);
-    (void)job_streams_close(&snake->streams, on_part_closed, execution);
-    watchdog_close(&snake->watchdog, on_part_closed, execution);
+    job_tree_close(execution, on_part_closed);
 }
 
 const struct executor_ops executor_python = {
@@ -705,9 +483,9 @@ const struct executor_ops executor_python = {
     .state_size = sizeof(struct snake),
     .start = start,
     .stop = stop,
-    .suspend = suspend,
-    .sink_ready = sink_ready,
-    .streams = streams,
+    .suspend = job_tree_suspend,
+    .sink_ready = job_tree_sink_ready,
+    .streams = job_tree_streams,
     .error = error,
     .limits_enforced = limits_enforced,
     .containment = containment,

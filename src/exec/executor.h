@@ -29,8 +29,8 @@ struct executor_env {
     struct filter_pool *filters;
     struct pools *pools;     /* warm pools; NULL = none here */
     struct pythons *pythons; /* runtimes of Python; NULL = none here */
-    char *const *
-        env_pass; /* "NAME=value" of the worker that every job gets (PATH HOME USER LANG LC_* TZ env_pass); NULL-terminated */
+    /* "NAME=value" of the worker that every job gets (PATH HOME USER LANG LC_* TZ env_pass); NULL-terminated. */
+    char *const *env_pass;
 };
 
 struct execution_request {
@@ -53,7 +53,8 @@ struct execution_events {
     void (*on_ended)(void *arg, const struct verdict *verdict);
 };
 
-/* Pick the executor for spec->kind and start.  0, -ENOSYS (that kind is not built in), -ENOMEM, -EINVAL. */
+/* Pick the executor for spec->kind and start.  0, -ENOSYS (that kind is not built in), -ENOMEM, -EINVAL, -EOPNOTSUPP (no such
+ * pool, runtime or package here, or the runtime cannot hold to what the job asks for); with *err. */
 MUST_CHECK int executor_start(const struct execution_request *request,
                               const struct execution_events *events, void *arg,
                               struct execution **ret, struct mandor_err *err);

@@ -4,6 +4,13 @@
 #include <stdio.h>
 
 #include "base/clock.h"
+#include "exec/outputs.h"
+
+#define AUTO_OUTPUT_MAX \
+    (INT64_C(1) << 30) /* bytes: they fill mandor's own directory (as in options.def) */
+
+#define UNWANTED_MS 1000 /* the patience with a sink after a stop: nothing of it is to be seen, */
+#define WANTED_MS   5000 /* or all of it */
 
 static void on_activity(void *arg)
 {
@@ -31,7 +38,11 @@ static void on_filter_ended(void *arg, int result, const struct mandor_err *err)
     stream->ended = true;
     if (result < 0) {
         stream->result = result;
-        job_streams_fail(streams, cause_of(result), err);
+        job_streams_fail(streams,
+                         result == -ETIMEDOUT && streams->stopped == CAUSE_SHUTDOWN
+                             ? CAUSE_SHUTDOWN
+                             : cause_of(result),
+                         err);
     }
     streams->on_ended(streams->execution, stream);
 }
@@ -54,7 +65,7 @@ static int open_one(struct job_streams *streams, struct job_stream *stream, bool
     };
 
     if (options.output_max == 0 && str_eq(sink_kind(sink), "auto"))
-        options.output_max = (int64_t)1 << 30;
+        options.output_max = AUTO_OUTPUT_MAX;
     *stream = (struct job_stream){ .streams = streams, .is_stderr = is_stderr };
     return filter_new(request->env->filters, &options, sink, &events, stream, &stream->filter);
 }
@@ -85,6 +96,38 @@ void job_streams_fail(struct job_streams *streams, enum cause cause, const struc
     streams->cause = cause;
     if (err != NULL)
         streams->error = *err;
+}
+
+static void hurry(struct job_stream *stream, const struct verdict *verdict, bool asked)
+{
+    const struct execution_request *request = execution_request(stream->streams->execution);
+    struct sink *sink = stream->is_stderr ? request->err : request->out;
+    enum outcome outcome = verdict_outcome(verdict, request->spec);
+
+    if (stream->filter == NULL || stream->ended)
+        return;
+    outputs_foresee(request->spec, sink, stream->is_stderr, outcome);
+    if (!outputs_wanted(request->spec, sink, stream->is_stderr, outcome))
+        filter_hurry(stream->filter, UNWANTED_MS);
+    else if (asked)
+        filter_hurry(stream->filter, WANTED_MS);
+}
+
+void job_streams_stop(struct job_streams *streams, enum cause cause, const struct verdict *frozen)
+{
+    bool now = cause == CAUSE_CANCELLED || cause == CAUSE_LOST_LEASE;
+    bool asked = now || cause == CAUSE_SHUTDOWN;
+    struct verdict verdict = { .cause = cause, .exit_code = -1 };
+
+    if (frozen != NULL && !asked)
+        return;
+    if (frozen != NULL && !now)
+        verdict = *frozen;
+    if (frozen != NULL && now)
+        job_streams_fail(streams, cause, NULL);
+    streams->stopped = cause;
+    hurry(&streams->out, &verdict, asked);
+    hurry(&streams->err, &verdict, asked);
 }
 
 void job_streams_judge(const struct job_streams *streams, struct verdict *verdict)

@@ -18,6 +18,7 @@ struct job_streams {
     struct job_stream out, err;
     struct execution *execution;
     int64_t active_at_ms; /* monotonic: last byte from the job */
+    enum cause stopped;   /* shutdown: what a sink that keeps us waiting then counts as */
     bool failed;          /* one of them, or stdin: error and cause say how */
     struct mandor_err error;
     enum cause cause;
@@ -34,6 +35,9 @@ struct job_stream *job_streams_by_sink(struct job_streams *streams, const struct
 
 /* The first failure stays. */
 void job_streams_fail(struct job_streams *streams, enum cause cause, const struct mandor_err *err);
+/* The job is stopped.  What will not be committed waits for no sink that stalls, and where somebody asked for the end what will be does not wait
+ * for long either.  frozen: the verdict, once its processes have ended; a cancel or a lost lease still takes its place. */
+void job_streams_stop(struct job_streams *streams, enum cause cause, const struct verdict *frozen);
 /* A failed stream outranks an exit status that was read before the failure was known: an attempt whose bytes did not arrive is
  * not completed (I4). */
 void job_streams_judge(const struct job_streams *streams, struct verdict *verdict);

@@ -41,8 +41,10 @@ static int open_one(struct output *output, uv_loop_t *loop, const struct outputs
         .stream = stream,
         .data_dir = place->data_dir,
         .journal_dir = place->journal_dir,
+        .left_dir = place->left_dir,
         .frame = output->is_stderr && spec->frame != FRAME_RAW ? FRAME_LINES : spec->frame,
         .frame_max = (size_t)spec->frame_max_bytes,
+        .patience_ms = spec->sink_timeout_ms,
         .inherit_fd = output->is_stderr ? STDERR_FILENO : STDOUT_FILENO,
     };
 
@@ -55,9 +57,11 @@ static int open_one(struct output *output, uv_loop_t *loop, const struct outputs
                            err);
     if (expanded == NULL)
         return err->code;
-    if (sink_list_is(expanded))
+    if (sink_list_is(expanded)) {
+        target.context = place->filters;
         return sink_open_with(loop, &sink_fan, &target, expanded, on_opened, output, &output->sink,
                               err);
+    }
     return sink_open(loop, &target, on_opened, output, &output->sink, err);
 }
 
@@ -79,49 +83,56 @@ void outputs_attach(struct outputs *outputs, struct execution *execution)
     outputs->execution = execution;
 }
 
-static bool is_fan(const struct output *output)
+static bool is_fan(const struct sink *sink)
 {
-    return output->sink != NULL && str_eq(sink_kind(output->sink), sink_fan.scheme);
+    return sink != NULL && str_eq(sink_kind(sink), sink_fan.scheme);
 }
 
-/* Of several sinks of a stdout that is not to be seen, auto: is kept all the same. */
-static bool commits_all(const struct output *output, const struct verdict *verdict)
+void outputs_foresee(const struct spec *spec, struct sink *sink, bool is_stderr,
+                     enum outcome outcome)
 {
-    const struct spec *spec = output->outputs->spec;
+    /* Of several sinks of a stdout that is not to be seen, auto: is kept all the same. */
+    if (is_fan(sink))
+        fan_commit_all(sink,
+                       outcome == OUTCOME_COMPLETED || spec->commit == COMMIT_ALWAYS || is_stderr);
+}
 
-    return verdict_outcome(verdict, spec) == OUTCOME_COMPLETED || spec->commit == COMMIT_ALWAYS ||
-           output->is_stderr;
+bool outputs_wanted(const struct spec *spec, const struct sink *sink, bool is_stderr,
+                    enum outcome outcome)
+{
+    if (outcome == OUTCOME_NOTHING)
+        return false;
+    if (outcome == OUTCOME_COMPLETED || spec->commit == COMMIT_ALWAYS)
+        return true;
+    return spec->commit == COMMIT_DEFAULT &&
+           (is_stderr || sink_commits_always(sink) || (is_fan(sink) && fan_commits_some(sink)));
 }
 
 static void choose_members(const struct output *output)
 {
-    if (is_fan(output))
-        fan_commit_all(output->sink, commits_all(output, output->outputs->verdict));
+    const struct outputs *outputs = output->outputs;
+
+    outputs_foresee(outputs->spec, output->sink, output->is_stderr,
+                    verdict_outcome(outputs->verdict, outputs->spec));
 }
 
 static bool commits(const struct output *output, const struct verdict *verdict)
 {
     const struct outputs *outputs = output->outputs;
 
-    if (output->sink == NULL ||
-        !output->opened) /* an attempt that never ran has none: cancelled before its start */
+    /* An attempt that never ran has none: cancelled before its start. */
+    if (output->sink == NULL || !output->opened)
         return false;
 
-    enum outcome outcome = verdict_outcome(verdict, outputs->spec);
     int failed = outputs->execution != NULL
                      ? execution_stream_result(outputs->execution, output->is_stderr)
                      : 0;
 
-    if (outcome == OUTCOME_NOTHING)
+    /* The sink itself, not what the job wrote. */
+    if (failed < 0 && failed != -EPROTO && failed != -EFBIG)
         return false;
-    if (failed < 0 && failed != -EPROTO &&
-        failed != -EFBIG) /* the sink itself, not what the job wrote */
-        return false;
-    if (outcome == OUTCOME_COMPLETED || outputs->spec->commit == COMMIT_ALWAYS)
-        return true;
-    return outputs->spec->commit == COMMIT_DEFAULT &&
-           (output->is_stderr || sink_commits_always(output->sink) ||
-            (is_fan(output) && fan_commits_some(output->sink)));
+    return outputs_wanted(outputs->spec, output->sink, output->is_stderr,
+                          verdict_outcome(verdict, outputs->spec));
 }
 
 bool outputs_publish(const struct outputs *outputs, const struct verdict *verdict)
@@ -148,13 +159,16 @@ static void end_one(struct output *output)
 /* A commit that failed is a sink failure of the attempt: what it wrote is nowhere.  One that was too late is nobody's fault. */
 static void note_failure(struct output *output, int result, const struct mandor_err *err)
 {
-    struct verdict *verdict = output->outputs->verdict;
+    const struct outputs *outputs = output->outputs;
+    struct verdict *verdict = outputs->verdict;
 
     if (!output->committed)
         return;
     output->committed = false;
     if (result == -ETIME)
         verdict->cause = CAUSE_LOST_LEASE;
+    else if (result == -ECANCELED)
+        verdict->cause = outputs->stop_cause;
     else if (verdict->cause == CAUSE_EXIT)
         verdict->cause = CAUSE_SINK;
     else
@@ -180,7 +194,7 @@ static void on_prepared(void *arg, int result, const struct mandor_err *err)
 {
     struct output *output = arg;
 
-    output->ending = false;
+    output->ending = output->preparing = false;
     if (result < 0) {
         output->committed = true; /* it was to be */
         note_failure(output, result, err);
@@ -209,9 +223,23 @@ void outputs_expire(struct outputs *outputs)
 {
     outputs->until_boot_ms = 0; /* for the one whose turn has not come */
     if (outputs->out.ending)
-        sink_expire(outputs->out.sink);
+        sink_revoke(outputs->out.sink, -ETIME);
     if (outputs->err.ending)
-        sink_expire(outputs->err.sink);
+        sink_revoke(outputs->err.sink, -ETIME);
+}
+
+void outputs_stop(struct outputs *outputs, enum cause cause, bool all)
+{
+    struct output *out = &outputs->out, *err = &outputs->err;
+
+    outputs->stop_cause = cause;
+    if (out->ending && (all || out->committed || out->preparing))
+        sink_revoke(out->sink, -ECANCELED);
+    else if (!out->ending && cause == CAUSE_CANCELLED &&
+             outputs->verdict->cause != CAUSE_LOST_LEASE)
+        outputs->verdict->cause = cause; /* its turn comes after that of stderr */
+    if (all && err->ending)
+        sink_revoke(err->sink, -ECANCELED);
 }
 
 void outputs_end(struct outputs *outputs, struct verdict *verdict, int64_t until_boot_ms,
@@ -223,7 +251,7 @@ void outputs_end(struct outputs *outputs, struct verdict *verdict, int64_t until
     outputs->arg = arg;
     outputs->out.outputs = outputs->err.outputs = outputs; /* they may never have been opened */
     outputs->err.is_stderr = true;
-    outputs->out.ending = together(outputs);
+    outputs->out.ending = outputs->out.preparing = together(outputs);
     choose_members(&outputs->out);
     if (outputs->out.ending)
         sink_prepare(outputs->out.sink, on_prepared, &outputs->out);
@@ -241,7 +269,7 @@ void outputs_record(struct outputs *outputs, bool is_stderr, struct record_strea
     if (filter != NULL)
         filter_stats(filter, &stats);
     json_decref(output->sinks);
-    output->sinks = is_fan(output) ? fan_record(output->sink) : NULL;
+    output->sinks = is_fan(output->sink) ? fan_record(output->sink) : NULL;
     *ret = (struct record_stream){
         .sinks = output->sinks,
         .sink = sink_kind(output->sink),

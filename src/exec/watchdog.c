@@ -60,8 +60,10 @@ void watchdog_start(struct watchdog *watchdog)
 
     watchdog->streams->active_at_ms = clock_mono_ms();
     watchdog->due_at_ns = clock_mono_ns() + spec->timeout_ms * 1000000;
+    /* The loop's clock stands still for a turn, and says whole milliseconds: neither is taken from the job's time. */
+    uv_update_time(watchdog->deadline.loop);
     if (spec->timeout_ms > 0)
-        (void)uv_timer_start(&watchdog->deadline, on_deadline, (uint64_t)spec->timeout_ms, 0);
+        (void)uv_timer_start(&watchdog->deadline, on_deadline, (uint64_t)spec->timeout_ms + 1, 0);
     if (spec->idle_timeout_ms > 0)
         (void)uv_timer_start(&watchdog->idle, on_idle, (uint64_t)spec->idle_timeout_ms, 0);
 }

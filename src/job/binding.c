@@ -65,8 +65,9 @@ static int add_json(struct buf *buf, const json_t *value)
     return text == NULL ? -ENOMEM : buf_adds(buf, text);
 }
 
-/* Append value; *ret_safe: it cannot be taken for an option. */
-static int add_value(struct buf *buf, const json_t *value, bool *ret_safe, struct mandor_err *err)
+/* Append value, whose text is given or NULL; *ret_safe: it cannot be taken for an option. */
+static int add_value(struct buf *buf, const json_t *value, const char *text, bool *ret_safe,
+                     struct mandor_err *err)
 {
     int r;
 
@@ -85,7 +86,7 @@ static int add_value(struct buf *buf, const json_t *value, bool *ret_safe, struc
         r = buf_add(buf, bytes, len);
     } else {
         *ret_safe = true;
-        r = add_json(buf, value);
+        r = text != NULL ? buf_adds(buf, text) : add_json(buf, value);
     }
     return r < 0 ? no_memory(err) : 0;
 }
@@ -123,7 +124,7 @@ static int add_placeholder(struct buf *buf, const char *name, size_t len, const 
                        "the job's data have no '%.*s', which the command of its queue asks for",
                        (int)MIN(len > 5 ? len - 5 : strlen("value"), (size_t)80),
                        len > 5 ? name + 5 : "value");
-    int r = add_value(buf, value, ret_safe, err);
+    int r = add_value(buf, value, len == 4 ? place->data_text : NULL, ret_safe, err);
     return r < 0 ? err_wrap(err, r, "{%.*s}", (int)MIN(len, (size_t)80), name) : 0;
 }
 
@@ -138,7 +139,7 @@ static int placeholder(const char *text, size_t *ret_len, struct mandor_err *err
         return err_set(err, -EINVAL, FAULT_CALLER,
                        "'%.40s' has no end, expected {data.NAME}, or {{ for a brace", text);
     bool dots = len > 4 && (name[len - 1] == '.' || memmem(name, len, "..", 2) != NULL);
-    const struct binding_place any = { "", "", "" };
+    const struct binding_place any = { .id = "", .queue = "", .name = "" };
     if (dots || (!is_data(name, len) && own_value(&any, name, len) == NULL))
         return err_set(err, -EINVAL, FAULT_CALLER,
                        "unknown placeholder '%.*s', expected {data}, {data.NAME}, {id}, {queue} or "
@@ -456,7 +457,7 @@ int binding_data(const struct binding *binding, const json_t *data,
             return refuse_exec(place, err);
         for (size_t i = 0; i < count && r == 0; i++) { /* "backoff.delay": the group's name */
             SCOPED_FREE char *key = strndup(options[i].key, strcspn(options[i].key, "."));
-            json_t *value = key != NULL ? json_object_get(data, key) : NULL;
+            json_t *value = key != NULL && !spec_is_place(key) ? json_object_get(data, key) : NULL;
             if (key == NULL || (value != NULL && json_object_set(job, key, value) < 0))
                 r = no_memory(err);
         }

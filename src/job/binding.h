@@ -7,7 +7,7 @@
  *
  * A placeholder fills a place in ONE argument: nothing is split, no shell sees it.
  *
- *     {data}         all of the data as JSON          {id} {queue} {name}   the job's own
+ *     {data}         all of the data, as it was written {id} {queue} {name}   the job's own
  *     {data.url}     a member                         {{                    a brace
  *     {data.list.0}  an element
  *
@@ -39,6 +39,8 @@ struct binding {
 struct binding_place {
     const char *id, *queue;
     const char *name; /* BullMQ's job name; NULL = none */
+    /* The data as their producer wrote them, for {data}; NULL = as json_text() does. */
+    const char *data_text;
 };
 
 /* Do the keys go together, is the template sound?  0 or -EINVAL, FAULT_CALLER; messages name the key. */
@@ -57,7 +59,8 @@ MUST_CHECK int binding_job(const struct binding *binding, const json_t *job, boo
                            const struct binding_place *place, json_t **ret, struct mandor_err *err);
 
 /* The job for bare data of a shared broker (a BullMQ job's, a stream entry's `data`), to be merged into by the caller: only what to run is in
- * it.  With allow_exec, data that hold a command ("exec") are the job, unknown keys left out. */
+ * it.  With allow_exec, data that hold a command ("exec") are the job; unknown keys are left out, and what says its place in a queue:
+ * that is not theirs to say. */
 MUST_CHECK int binding_data(const struct binding *binding, const json_t *data,
                             const struct binding_place *place, json_t **ret,
                             struct mandor_err *err);

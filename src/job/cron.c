@@ -297,9 +297,8 @@ static bool fit(const struct cron *cron, int64_t *seconds, int64_t last_year)
     return false;
 }
 
-#define SHIFT_MAX_S \
-    (3 *            \
-     3600) /* no zone moves its clocks by more, but where it changes its side of the date line */
+/* No zone moves its clocks by more, but where it changes its side of the date line. */
+#define SHIFT_MAX_S (3 * 3600)
 
 /* The last change of the offset not long before utc, and what the offset was; false: there was none. */
 static bool shifted(const struct zone *zone, int64_t utc, int64_t *ret_change, int64_t *ret_before)

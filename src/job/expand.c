@@ -66,8 +66,8 @@ char *spec_expand(const char *template_text, const char *id, const char *queue, 
         { "stream", stream },
     };
     SCOPED_BUF buf = { 0 };
-    bool verbatim =
-        strncmp(template_text, "inline:", 7) == 0; /* the bytes themselves, braces included */
+    /* The bytes themselves, braces included. */
+    bool verbatim = strncmp(template_text, "inline:", 7) == 0;
 
     (void)snprintf(number, sizeof number, "%" PRId64, attempt);
     for (const char *at = template_text; *at != '\0';) {

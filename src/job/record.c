@@ -389,3 +389,27 @@ json_t *record_json(const struct record *record)
         set_json(object, "spec", record->spec, &ok);
     return finish(object, ok);
 }
+
+json_t *record_stored(const char *text)
+{
+    json_t *json = NULL;
+
+    if (text == NULL || json_parse(text, strlen(text), &json, NULL) < 0)
+        return NULL;
+    return json;
+}
+
+json_t *record_history_entry(int64_t attempt, int64_t ended_ms, const char *text)
+{
+    static const char *const keys[] = { "cause", "exit_code", "signal", "error" };
+    char when[CLOCK_RFC3339_SIZE];
+    SCOPED_JSON *json = record_stored(text);
+    json_t *entry = json_pack("{s:I, s:s}", "attempt", (json_int_t)attempt, "finished_at",
+                              clock_rfc3339(ended_ms, when));
+
+    for (size_t i = 0; entry != NULL && i < ARRAY_LEN(keys); i++) {
+        json_t *value = json_object_get(json, keys[i]);
+        (void)json_object_set_new(entry, keys[i], value != NULL ? json_incref(value) : json_null());
+    }
+    return entry;
+}

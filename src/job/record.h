@@ -24,10 +24,10 @@ struct record {
     const char *worker;                                  /* NULL unless it was leased once */
     const char *unique;                                  /* or NULL */
     bool cancel_requested;
-    const json_t
-        *attempt_json; /* record_attempt_text() of the last ended attempt, parsed; NULL = none */
-    const json_t *
-        history; /* array of earlier attempts' {attempt, cause, exit_code, signal, error, finished_at}; NULL = none */
+    /* record_attempt_text() of the last ended attempt, parsed; NULL = none. */
+    const json_t *attempt_json;
+    /* Array of earlier attempts' {attempt, cause, exit_code, signal, error, finished_at}; NULL = none. */
+    const json_t *history;
     const json_t *spec; /* spec_to_text(), parsed */
 };
 
@@ -35,6 +35,12 @@ struct record {
  * cause exit_code signal error result progress streams usage containment limits_enforced descendants_killed history spec.
  * Absent values are null.  New reference or NULL. */
 json_t *record_json(const struct record *record);
+
+/* JSON that a broker keeps as text: what record_attempt_text() made, a spec, a list of queues.  New reference; NULL when text is NULL
+ * or no JSON. */
+json_t *record_stored(const char *text);
+/* An entry of struct record's history.  text: of that attempt's end, as stored; or NULL.  New reference or NULL. */
+json_t *record_history_entry(int64_t attempt, int64_t ended_ms, const char *text);
 
 /* One stream's part of an attempt. */
 struct record_stream {

@@ -28,6 +28,7 @@ struct sink_member {
 MUST_CHECK int sink_member_parse(const char *text, struct sink_member *ret, struct mandor_err *err);
 const char *sink_policy_name(enum sink_policy policy);
 
+/* Does text name several sinks? */
 bool sink_list_is(const char *text);
 /* Call fn with each member's text (of a text that is no list: with it) until it returns other than 0; returns that. */
 int sink_list_each(const char *text, int (*fn)(void *arg, const char *member), void *arg);

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "base/buf.h"
+#include "base/hide.h"
 #include "base/json.h"
 #include "base/units.h"
 #include "job/option.h"
@@ -249,10 +249,53 @@ static int compare(void *arg, const char *member)
         return r;
     if (!str_eq(parsed.url, others->url) || may_be_shared(parsed.url))
         return 0;
+    SCOPED_FREE char *shown = hide_password(others->shown != NULL ? others->shown : parsed.url);
     return err_set(
         others->err, -EINVAL, FAULT_CALLER,
         "stderr: '%.120s' is where stdout goes too, expected two places, or {stream} in the name",
-        others->shown != NULL ? others->shown : parsed.url);
+        shown != NULL ? shown : "?");
+}
+
+struct twice {
+    const char *list, *url, *stream;
+    unsigned count; /* of url in list */
+    struct mandor_err *err;
+};
+
+static int count_same(void *arg, const char *member)
+{
+    struct twice *twice = arg;
+    struct sink_member parsed;
+
+    int r = sink_member_parse(member, &parsed, twice->err);
+    twice->count += r == 0 && str_eq(parsed.url, twice->url);
+    return r;
+}
+
+/* One place of a list.  There twice the second would take it from the first. */
+static int check_once(void *arg, const char *member)
+{
+    struct twice *twice = arg;
+    struct sink_member parsed;
+
+    int r = sink_member_parse(member, &parsed, twice->err);
+    if (r < 0 || may_be_shared(parsed.url))
+        return r;
+    twice->url = parsed.url;
+    twice->count = 0;
+    r = sink_list_each(twice->list, count_same, twice);
+    if (r < 0 || twice->count == 1)
+        return r;
+    SCOPED_FREE char *shown = hide_password(parsed.url);
+    return err_set(twice->err, -EINVAL, FAULT_CALLER, "%s: '%.120s' is in its list twice",
+                   twice->stream, shown != NULL ? shown : "?");
+}
+
+static int check_list(const char *list, const char *stream, struct mandor_err *err)
+{
+    struct twice twice = { .list = list, .stream = stream, .err = err };
+
+    return sink_list_each(list, check_once, &twice);
 }
 
 static int compare_all(void *arg, const char *member)
@@ -275,6 +318,11 @@ static int check_outputs(const struct spec *spec, struct mandor_err *err)
     if (one == NULL || other == NULL)
         return err_set(err, -ENOMEM, FAULT_HOST, "make a job"); /* placeholders have been checked */
 
+    int r = check_list(one, "stdout", err);
+    if (r == 0)
+        r = check_list(other, "stderr", err);
+    if (r < 0)
+        return r;
     struct others others = {
         .shown = sink_list_is(spec->stderr_sink.bytes) ? NULL : spec->stderr_sink.bytes,
         .list = other,
@@ -355,6 +403,19 @@ struct spec *spec_free(struct spec *spec)
     OBJ_FINI(spec);
     free(spec);
     return NULL;
+}
+
+bool spec_is_place(const char *key)
+{
+    static const char *const keys[] = { "queue", "priority", "delay",    "unique",
+                                        "id",    "lifo",     "attempts", "backoff" };
+
+    size_t len = strcspn(key, ".");
+
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++)
+        if (strlen(keys[i]) == len && strncmp(keys[i], key, len) == 0)
+            return true;
+    return false;
 }
 
 int spec_check_defaults(const json_t *defaults, struct mandor_err *err)

@@ -65,6 +65,8 @@ struct spec {
     int64_t priority;
     int64_t delay_ms;
     char *unique; /* NULL = none */
+    char *id;     /* chosen by who adds it; NULL = the broker's to choose */
+    bool lifo;
     int64_t attempts;
     enum spec_backoff backoff;
     int64_t backoff_delay_ms, backoff_max_ms;
@@ -76,8 +78,8 @@ struct spec {
     size_t env_count;
     struct spec_str cwd; /* bytes NULL = the attempt's fresh directory */
     char *user, *group;  /* NULL = the worker's own */
-    struct spec_str stdin_src, stdout_sink,
-        stderr_sink; /* URLs; stdin bytes NULL = /dev/null; the others may be lists (sink_list.h) */
+    /* URLs; stdin bytes NULL = /dev/null; the others may be lists (sink_list.h). */
+    struct spec_str stdin_src, stdout_sink, stderr_sink;
 
     enum spec_frame frame;
     int64_t frame_max_bytes;
@@ -106,6 +108,10 @@ char *spec_to_text(const struct spec *spec);
 
 struct spec *spec_free(struct spec *spec);
 DEFINE_CLEANUP(struct spec *, spec_free)
+
+/* Is this key of a job object ("backoff" as well as "backoff.delay") about its place in a queue: when, how often, under which name?
+ * Brokers that are another system's have places of their own for that. */
+bool spec_is_place(const char *key);
 
 /* Check queue options alone (mandor.yaml): each key known, its value of the right form, allowed on a queue. */
 MUST_CHECK int spec_check_defaults(const json_t *defaults, struct mandor_err *err);
@@ -142,8 +148,8 @@ struct spec_option {
     const char *choices;  /* OPT_ENUM */
     const char *fallback; /* default as text, for help; "" = none */
     const char *flag;     /* "timeout" for --timeout; NULL = JSON only */
-    const char
-        *arg; /* "D", "S", "SINK": the argument's name in help; NULL (OPT_BOOL): none, or =false */
+    /* "D", "S", "SINK": the argument's name in help; NULL (OPT_BOOL): none, or =false. */
+    const char *arg;
     bool on_queue;    /* may stand on a queue in mandor.yaml */
     const char *help; /* one sentence, no full stop */
 };
@@ -159,7 +165,6 @@ MUST_CHECK int spec_set_flag(json_t *job, const char *flag, const char *text,
 char *spec_expand(const char *template_text, const char *id, const char *queue, int64_t attempt,
                   const char *stream, struct mandor_err *err);
 
-const char *spec_frame_name(enum spec_frame frame);
 const char *spec_containment_name(enum spec_containment containment);
 
 #endif

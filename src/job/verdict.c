@@ -27,12 +27,6 @@ static const char *const stage_names[STAGE_COUNT] = {
     [STAGE_USER] = "user",       [STAGE_CHDIR] = "chdir",     [STAGE_EXEC] = "exec",
 };
 
-static const char *const outcome_names[] = {
-    [OUTCOME_COMPLETED] = "completed", [OUTCOME_RETRY] = "retry",
-    [OUTCOME_FAILED] = "failed",       [OUTCOME_PUT_BACK] = "put_back",
-    [OUTCOME_CANCELLED] = "cancelled", [OUTCOME_NOTHING] = "nothing",
-};
-
 static const char *const state_names[JOB_STATES] = {
     [JOB_WAITING] = "waiting",     [JOB_DELAYED] = "delayed", [JOB_ACTIVE] = "active",
     [JOB_COMPLETED] = "completed", [JOB_FAILED] = "failed",   [JOB_CANCELLED] = "cancelled",
@@ -71,19 +65,9 @@ const char *verdict_text(const struct verdict *verdict, char buf[static VERDICT_
     return buf;
 }
 
-int cause_from_name(const char *name)
-{
-    return value_of(cause_names, CAUSE_COUNT, name);
-}
-
 const char *spawn_stage_name(enum spawn_stage stage)
 {
     return name_of(stage_names, STAGE_COUNT, stage);
-}
-
-const char *outcome_name(enum outcome outcome)
-{
-    return name_of(outcome_names, ARRAY_LEN(outcome_names), outcome);
 }
 
 const char *job_state_name(enum job_state state)

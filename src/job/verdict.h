@@ -28,7 +28,6 @@ enum cause {
     CAUSE_COUNT
 };
 const char *cause_name(enum cause cause); /* "exit", "idle_timeout", … */
-int cause_from_name(const char *name);    /* enum value or -ENOENT */
 
 /* Where between the request and exec(2) a start failed.  Names stand in spawn stage messages. */
 enum spawn_stage {
@@ -69,7 +68,6 @@ enum outcome {
     OUTCOME_CANCELLED,
     OUTCOME_NOTHING, /* lost lease: write nothing */
 };
-const char *outcome_name(enum outcome outcome);
 
 /* The end in a phrase for people: "exit code 3", "timeout of 2s", "signal: killed by signal 9 (SIGKILL)": the cause stands first
  * unless the error names it itself.  Returns buf. */

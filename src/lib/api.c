@@ -5,9 +5,11 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/words.h"
 #include "exec/env.h"
 #include "exec/outputs.h"
 #include "lib/sink_caller.h"
+#include "sink/url.h"
 
 #define MANDOR_MAGIC  0x6d6e6472u
 #define PROCESS_MAGIC 0x6d707263u
@@ -82,7 +84,7 @@ static void free_context(struct mandor *mandor)
         (void)rmdir(mandor->own_scratch);
     free(mandor->own_scratch);
     free(mandor->data_dir);
-    env_free(mandor->env_pass);
+    words_free(mandor->env_pass);
     OBJ_FINI(mandor);
     free(mandor);
 }
@@ -280,6 +282,28 @@ static void on_ended(void *arg, const struct verdict *verdict)
     outputs_end(&process->outputs, &process->verdict, SINK_NO_DEADLINE, on_outputs_ended, process);
 }
 
+/* What talks to other machines is in modules, which only the program can load: they use its own functions, and a host is not to have its
+ * names mixed with those. */
+static int check_place(const struct spec *spec, struct mandor_err *err)
+{
+    const struct {
+        const char *key, *urls;
+    } places[] = { { "stdin", spec->stdin_src.bytes },
+                   { "stdout", spec->stdout_sink.bytes },
+                   { "stderr", spec->stderr_sink.bytes } };
+
+    for (size_t i = 0; i < ARRAY_LEN(places); i++) {
+        SCOPED_FREE char *url = sink_url_elsewhere(places[i].urls);
+        if (url != NULL)
+            return err_set(
+                err, -EINVAL, FAULT_CALLER,
+                "%s: libmandor has sources and sinks on this machine only (file:, "
+                "auto:, null:), not '%.*s:'; take the bytes by on_output, or use mandor run",
+                places[i].key, (int)strcspn(url, ":"), url);
+    }
+    return 0;
+}
+
 /* Where the job does not say: to the callback when there is one, else nowhere. */
 static int make_spec(const char *text, struct spec **ret, struct mandor_err *err)
 {
@@ -293,7 +317,8 @@ static int make_spec(const char *text, struct spec **ret, struct mandor_err *err
         if (json_object_get(job, streams[i]) == NULL &&
             json_object_set_new(job, streams[i], json_string("null:")) < 0)
             return err_set(err, -ENOMEM, FAULT_HOST, "read the job");
-    return spec_from_json(job, NULL, ret, err);
+    r = spec_from_json(job, NULL, ret, err);
+    return r < 0 ? r : check_place(*ret, err);
 }
 
 static int launch(struct mandor_process *process, struct mandor_err *err)

@@ -61,7 +61,7 @@ static void done(struct sink *sink)
     (void)sink; /* the caller belongs to its owner, who may have gone already */
 }
 
-const struct sink_ops sink_caller = {
+static const struct sink_ops sink_caller = {
     .scheme = "caller",
     .state_size = sizeof(struct caller *),
     .commits_always = true,

@@ -14,8 +14,6 @@ struct caller {
     XXH3_state_t *hash;
 };
 
-extern const struct sink_ops sink_caller;
-
 /* caller: borrowed until sink_close(). */
 MUST_CHECK int sink_open_caller(uv_loop_t *loop, struct caller *caller, const char *stream,
                                 sink_done_fn *on_opened, void *arg, struct sink **ret,

@@ -16,9 +16,9 @@
 
 /* What to pass as device where st_dev is not the answer. */
 #define WORK_UNLIMITED UINT64_MAX /* no device: may take any thread */
-#define WORK_UNKNOWN \
-    (UINT64_MAX - 1) /* a path whose device is not known yet: one at a time, any could hang */
-#define WORK_CPU (UINT64_MAX - 2) /* long computing without a device */
+/* A path whose device is not known yet: one at a time, any could hang. */
+#define WORK_UNKNOWN   (UINT64_MAX - 1)
+#define WORK_CPU       (UINT64_MAX - 2) /* long computing without a device */
 
 struct work;
 typedef void work_fn(struct work *work);

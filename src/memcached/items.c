@@ -8,11 +8,15 @@
 #include "base/json.h"
 
 #define PORT_DEFAULT 11211
+#define TRIES        3 /* of what may be carried out twice, when the connection breaks */
+#define PAUSE_MS     50
 
 struct items {
     memcached_st *server;
     char *host, *key;
     int port;
+    int64_t wait_ms;
+    bool connected; /* the server has answered over this connection */
 };
 
 static int hex(char c)
@@ -86,14 +90,40 @@ static int parse(struct items *items, const char *rest, struct mandor_err *err)
     return 0;
 }
 
-void items_wait_ms(struct items *items, int64_t ms)
+static void set_waits(struct items *items)
 {
-    uint64_t wait = (uint64_t)MAX(MIN(ms, (int64_t)ITEM_WAIT_MS), INT64_C(1));
+    uint64_t wait = (uint64_t)items->wait_ms;
 
     (void)memcached_behavior_set(items->server, MEMCACHED_BEHAVIOR_CONNECT_TIMEOUT, wait);
     (void)memcached_behavior_set(items->server, MEMCACHED_BEHAVIOR_POLL_TIMEOUT, wait);
     (void)memcached_behavior_set(items->server, MEMCACHED_BEHAVIOR_SND_TIMEOUT, wait * 1000);
     (void)memcached_behavior_set(items->server, MEMCACHED_BEHAVIOR_RCV_TIMEOUT, wait * 1000);
+}
+
+void items_wait_ms(struct items *items, int64_t ms)
+{
+    items->wait_ms = MAX(MIN(ms, (int64_t)ITEM_WAIT_MS), INT64_C(1));
+    set_waits(items);
+}
+
+/* A new struct for a new connection: the library shuns a server for a while whose connection broke. */
+static int set_server(struct items *items)
+{
+    memcached_st *server = memcached_create(NULL);
+
+    if (server == NULL ||
+        memcached_server_add(server, items->host, (in_port_t)items->port) != MEMCACHED_SUCCESS) {
+        memcached_free(server);
+        return -ENOMEM;
+    }
+    (void)memcached_behavior_set(server, MEMCACHED_BEHAVIOR_TCP_NODELAY, 1);
+    (void)memcached_behavior_set(server, MEMCACHED_BEHAVIOR_NO_BLOCK, 0);
+    (void)memcached_behavior_set(server, MEMCACHED_BEHAVIOR_SUPPORT_CAS, 1);
+    memcached_free(items->server);
+    items->server = server;
+    items->connected = false;
+    set_waits(items);
+    return 0;
 }
 
 int items_new(const char *rest, struct items **ret, struct mandor_err *err)
@@ -102,21 +132,14 @@ int items_new(const char *rest, struct items **ret, struct mandor_err *err)
 
     if (items == NULL)
         return err_set(err, -ENOMEM, FAULT_HOST, "open 'memcached:%s'", rest);
+    items->wait_ms = ITEM_WAIT_MS;
     int r = parse(items, rest, err);
-    if (r == 0) {
-        items->server = memcached_create(NULL);
-        if (items->server == NULL ||
-            memcached_server_add(items->server, items->host, (in_port_t)items->port) !=
-                MEMCACHED_SUCCESS)
-            r = err_set(err, -ENOMEM, FAULT_HOST, "open 'memcached:%s'", rest);
-    }
+    if (r == 0 && (r = set_server(items)) < 0)
+        (void)err_set(err, r, FAULT_HOST, "open 'memcached:%s'", rest);
     if (r < 0) {
         items_free(items);
         return r;
     }
-    (void)memcached_behavior_set(items->server, MEMCACHED_BEHAVIOR_TCP_NODELAY, 1);
-    (void)memcached_behavior_set(items->server, MEMCACHED_BEHAVIOR_NO_BLOCK, 0);
-    items_wait_ms(items, ITEM_WAIT_MS);
     *ret = items;
     return 0;
 }
@@ -142,6 +165,14 @@ uint64_t items_device(const struct items *items)
     return XXH3_64bits(items->host, strlen(items->host)) ^ (uint64_t)items->port;
 }
 
+static bool is_lost(memcached_return_t r)
+{
+    return r == MEMCACHED_CONNECTION_FAILURE || r == MEMCACHED_ERRNO ||
+           r == MEMCACHED_READ_FAILURE || r == MEMCACHED_UNKNOWN_READ_FAILURE ||
+           r == MEMCACHED_WRITE_FAILURE || r == MEMCACHED_PARTIAL_READ ||
+           r == MEMCACHED_SERVER_TEMPORARILY_DISABLED || r == MEMCACHED_SERVER_MARKED_DEAD;
+}
+
 static int report(const struct items *items, memcached_return_t r, const char *what,
                   const char *key, struct mandor_err *err)
 {
@@ -151,23 +182,36 @@ static int report(const struct items *items, memcached_return_t r, const char *w
                : r == MEMCACHED_SERVER_MEMORY_ALLOCATION_FAILURE ? -ENOSPC
                                                                  : -EIO;
 
-    if (r == MEMCACHED_CONNECTION_FAILURE)
-        (void)err_set(err, code = -ECONNREFUSED, FAULT_REMOTE, "memcached '%s:%d'", items->host,
-                      items->port);
-    else
-        (void)err_set(err, code, FAULT_CALLER, "memcached '%s:%d': %s '%.100s': %s", items->host,
+    if (is_lost(r)) {
+        int cause = memcached_last_error_errno(items->server); /* 0 where it could not connect */
+        code = items->connected ? -ECONNRESET : cause > 0 ? -cause : -ECONNREFUSED;
+        (void)err_set(err, code, FAULT_REMOTE, "memcached '%s:%d'", items->host, items->port);
+    } else {
+        (void)err_say(err, code, FAULT_REMOTE, "memcached '%s:%d': %s '%.100s': %s", items->host,
                       items->port, what, key, memcached_strerror(items->server, r));
-    if (err != NULL)
-        err->fault = FAULT_REMOTE;
+    }
     return code;
+}
+
+/* Is it worth asking the same again, over a new connection? */
+static bool again(struct items *items, memcached_return_t r, int *tries)
+{
+    items->connected |= !is_lost(r);
+    if (!is_lost(r) || ++*tries == TRIES)
+        return false;
+    (void)usleep((useconds_t)(PAUSE_MS * 1000) << *tries);
+    return set_server(items) == 0;
 }
 
 int items_set(struct items *items, const char *key, const void *bytes, size_t len, uint32_t flags,
               unsigned seconds, struct mandor_err *err)
 {
-    memcached_return_t r =
-        memcached_set(items->server, key, strlen(key), bytes, len, (time_t)seconds, flags);
+    memcached_return_t r;
+    int tries = 0;
 
+    do
+        r = memcached_set(items->server, key, strlen(key), bytes, len, (time_t)seconds, flags);
+    while (again(items, r, &tries));
     return r == MEMCACHED_SUCCESS ? 0 : report(items, r, "set", key, err);
 }
 
@@ -176,8 +220,12 @@ int items_get(struct items *items, const char *key, struct buf *buf, uint32_t *r
 {
     memcached_return_t r;
     size_t len;
-    char *value = memcached_get(items->server, key, strlen(key), &len, ret_flags, &r);
+    char *value;
+    int tries = 0;
 
+    do
+        value = memcached_get(items->server, key, strlen(key), &len, ret_flags, &r);
+    while (again(items, r, &tries));
     if (r != MEMCACHED_SUCCESS)
         return report(items, r, "get", key, err);
     int added = len == 0 ? 0 : buf_add(buf, value, len);
@@ -185,10 +233,56 @@ int items_get(struct items *items, const char *key, struct buf *buf, uint32_t *r
     return added < 0 ? err_set(err, added, FAULT_HOST, "get '%s'", key) : 0;
 }
 
+int items_gets(struct items *items, const char *key, struct buf *buf, uint32_t *ret_flags,
+               uint64_t *ret_token, struct mandor_err *err)
+{
+    size_t len = strlen(key);
+    memcached_return_t r;
+    memcached_result_st *result;
+    int added = 0, tries = 0;
+
+    do {
+        r = memcached_mget(items->server, &key, &len, 1);
+        result = r == MEMCACHED_SUCCESS ? memcached_fetch_result(items->server, NULL, &r) : NULL;
+    } while (result == NULL && again(items, r, &tries));
+
+    *ret_token = 0;
+    if (result == NULL)
+        return report(items, r == MEMCACHED_SUCCESS || r == MEMCACHED_END ? MEMCACHED_NOTFOUND : r,
+                      "get", key, err);
+    if (memcached_result_length(result) > 0)
+        added = buf_add(buf, memcached_result_value(result), memcached_result_length(result));
+    *ret_flags = memcached_result_flags(result);
+    *ret_token = memcached_result_cas(result);
+    memcached_result_free(result);
+    while ((result = memcached_fetch_result(items->server, NULL, &r)) != NULL)
+        memcached_result_free(result); /* the end of the answer */
+    return added < 0 ? err_set(err, added, FAULT_HOST, "get '%s'", key) : 0;
+}
+
+int items_replace(struct items *items, const char *key, const void *bytes, size_t len,
+                  uint32_t flags, uint64_t token, struct mandor_err *err)
+{
+    memcached_return_t r =
+        token == 0 ? memcached_add(items->server, key, strlen(key), bytes, len, 0, flags)
+                   : memcached_cas(items->server, key, strlen(key), bytes, len, 0, flags, token);
+
+    if (r == MEMCACHED_SUCCESS)
+        return 0;
+    if (r == MEMCACHED_NOTSTORED || r == MEMCACHED_DATA_EXISTS || r == MEMCACHED_NOTFOUND)
+        return err_set(err, -EEXIST, FAULT_REMOTE, "memcached '%s:%d': set '%.100s'", items->host,
+                       items->port, key);
+    return report(items, r, "set", key, err);
+}
+
 int items_touch(struct items *items, const char *key, unsigned seconds, struct mandor_err *err)
 {
-    memcached_return_t r = memcached_touch(items->server, key, strlen(key), (time_t)seconds);
+    memcached_return_t r;
+    int tries = 0;
 
+    do
+        r = memcached_touch(items->server, key, strlen(key), (time_t)seconds);
+    while (again(items, r, &tries));
     return r == MEMCACHED_SUCCESS ? 0 : report(items, r, "keep", key, err);
 }
 

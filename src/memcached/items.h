@@ -16,7 +16,7 @@
 #define ITEM_MAX           ((size_t)1000000) /* bytes; with key and header below the server's 1 MiB */
 #define ITEM_MANIFEST      0x6d616e64u
 #define ITEM_KEY_MAX       ((size_t)200)
-#define ITEM_STAGE_SECONDS 3600 /* parts live so long before the commit */
+#define ITEM_STAGE_SECONDS 86400 /* parts live so long before the commit */
 #define ITEM_WAIT_MS       5000
 
 struct items;
@@ -25,10 +25,10 @@ struct items;
 MUST_CHECK int items_new(const char *rest, struct items **ret, struct mandor_err *err);
 void items_free(struct items *items); /* NULL allowed */
 const char *items_key(const struct items *items);
-uint64_t items_device(
-    const struct items *items); /* for work_submit(): one server holds up few threads */
-void items_wait_ms(struct items *items,
-                   int64_t ms); /* at most so long for each answer from now on */
+/* For work_submit(): one server holds up few threads. */
+uint64_t items_device(const struct items *items);
+/* At most so long for each answer from now on. */
+void items_wait_ms(struct items *items, int64_t ms);
 
 /* 0 or -errno with *err.  seconds: until it expires, 0 = never. */
 MUST_CHECK int items_set(struct items *items, const char *key, const void *bytes, size_t len,
@@ -36,6 +36,12 @@ MUST_CHECK int items_set(struct items *items, const char *key, const void *bytes
 /* Append the value to buf.  -ENOENT when there is none. */
 MUST_CHECK int items_get(struct items *items, const char *key, struct buf *buf, uint32_t *ret_flags,
                          struct mandor_err *err);
+/* The same, and a token of just this value for items_replace(); 0 with -ENOENT. */
+MUST_CHECK int items_gets(struct items *items, const char *key, struct buf *buf,
+                          uint32_t *ret_flags, uint64_t *ret_token, struct mandor_err *err);
+/* Set, but only in place of the value of that token (0: of none).  -EEXIST: there is another one. */
+MUST_CHECK int items_replace(struct items *items, const char *key, const void *bytes, size_t len,
+                             uint32_t flags, uint64_t token, struct mandor_err *err);
 MUST_CHECK int items_touch(struct items *items, const char *key, unsigned seconds,
                            struct mandor_err *err);
 void items_delete(struct items *items, const char *key);

@@ -1,7 +1,8 @@
 /* sink_memcached.c - memcached://HOST[:PORT]/KEY: contract of the sink in sink_ops.h; form of what it writes in items.h.
  *
- * One buffer of a part's size; each step is one piece of work on the pool and one sink_answer().  memcached has no transactions: a lower
- * attempt is kept from publishing by a key beside the value that says which one has begun last, asked right before. */
+ * One buffer of a part's size; each step is one piece of work on the pool and one sink_answer().  A key
+ * beside the value says which attempt has begun last; it and the value are set only in place of what was read (CAS), so that a lower attempt
+ * never takes the place of what a higher one has published. */
 #include <stdio.h>
 #include <sys/random.h>
 #include <xxhash.h>
@@ -12,6 +13,8 @@
 #include "sink/sink_ops.h"
 #include "sink/url.h"
 
+#define RACES_MAX 10 /* for one key: more is somebody who sets it all the time */
+
 struct state {
     struct sink *sink;
     struct work work;
@@ -20,6 +23,8 @@ struct state {
     int64_t attempt;
     struct buf part;
     int64_t parts, bytes;
+    bool sent;                /* the value was, whatever came of it */
+    struct manifest replaced; /* what was in its place, when that had parts */
     XXH3_state_t *hash;
     /* The write in flight. */
     const struct iovec *iov;
@@ -68,28 +73,49 @@ static char *part_key(const struct state *state, int64_t number)
 
 /* ---- steps on the pool ---- */
 
-/* Which attempt has begun last; ours is noted.  -ESTALE: a later one. */
-static int check_fence(struct state *state, bool note)
+/* -ESTALE: a later attempt than ours has begun; else the token of the note that was found. */
+static int check_fence(struct state *state, uint64_t *ret_token)
 {
     SCOPED_BUF text = { 0 };
-    char own[24];
     uint32_t flags;
 
-    int r = items_get(state->items, state->fence, &text, &flags, &state->err);
+    int r = items_gets(state->items, state->fence, &text, &flags, ret_token, &state->err);
     if (r < 0 && r != -ENOENT)
         return r;
     if (r == 0 && text.len > 0 && strtoll(text.data, NULL, 10) > state->attempt)
         return err_set(&state->err, -ESTALE, FAULT_CALLER, "'%s': attempt %s has begun since",
                        state->url, text.data);
-    if (!note)
-        return 0;
+    return 0;
+}
+
+/* Others get between, or the connection breaks before the answer: look again. */
+static int with_token(struct state *state, int (*step)(struct state *state))
+{
+    int r = -EEXIST;
+
+    for (int i = 0, lost = 0; i < RACES_MAX && (r == -EEXIST || (r == -ECONNRESET && lost < 3));
+         i++) {
+        r = step(state);
+        lost += r == -ECONNRESET;
+    }
+    return r;
+}
+
+static int note_attempt(struct state *state)
+{
+    char own[24];
+    uint64_t token;
+
+    int r = check_fence(state, &token);
+    if (r < 0)
+        return r;
     (void)snprintf(own, sizeof own, "%" PRId64, state->attempt);
-    return items_set(state->items, state->fence, own, strlen(own), 0, 0, &state->err);
+    return items_replace(state->items, state->fence, own, strlen(own), 0, token, &state->err);
 }
 
 static int run_open(struct state *state)
 {
-    return check_fence(state, true);
+    return with_token(state, note_attempt);
 }
 
 static int run_part(struct state *state)
@@ -130,7 +156,8 @@ static int run_prepare(struct state *state)
     return r;
 }
 
-static int publish(struct state *state)
+/* In place of the value that is there; replaced: what that was, when it had parts. */
+static int put_value(struct state *state, uint64_t token)
 {
     const char *key = items_key(state->items);
     struct manifest manifest = { .parts = state->parts,
@@ -139,35 +166,74 @@ static int publish(struct state *state)
                                  .prefix = state->prefix };
 
     if (state->parts == 0)
-        return items_set(state->items, key, state->part.data, state->part.len, 0, 0, &state->err);
+        return items_replace(state->items, key, state->part.data, state->part.len, 0, token,
+                             &state->err);
     SCOPED_FREE char *text = manifest_text(&manifest);
     if (text == NULL)
         return err_set(&state->err, -ENOMEM, FAULT_HOST, "write '%s'", state->url);
-    return items_set(state->items, key, text, strlen(text), ITEM_MANIFEST, 0, &state->err);
+    return items_replace(state->items, key, text, strlen(text), ITEM_MANIFEST, token, &state->err);
+}
+
+/* Is what is there what we have set?  Asked when the answer to that was lost. */
+static bool is_ours(const struct state *state, const struct buf *found, uint32_t flags,
+                    const struct manifest *manifest)
+{
+    if (!state->sent)
+        return false;
+    if (state->parts > 0)
+        return manifest->prefix != NULL && str_eq(manifest->prefix, state->prefix);
+    return flags == 0 && found->len == state->part.len &&
+           (found->len == 0 || memcmp(found->data, state->part.data, found->len) == 0);
+}
+
+/* Set it in place of what is there, whose parts go then. */
+static int replace(struct state *state, uint64_t token, struct manifest *adopt_there)
+{
+    if (!sink_may_publish(state->sink, &state->err)) {
+        free(adopt_there->prefix);
+        return state->err.code;
+    }
+    free(state->replaced.prefix);
+    state->replaced = *adopt_there;
+    state->sent = true;
+    items_wait_ms(state->items, sink_commit_left_ms(state->sink));
+    return put_value(state, token);
+}
+
+/* The value is read before the fence: a later attempt that publishes behind the look at the fence has changed the value by then, and ours is
+ * not set in its place. */
+static int publish(struct state *state)
+{
+    SCOPED_BUF there = { 0 };
+    struct manifest manifest = { 0 };
+    uint32_t flags = 0;
+    uint64_t token, unused;
+
+    int r = items_gets(state->items, items_key(state->items), &there, &flags, &token, &state->err);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    if (r == 0 && flags == ITEM_MANIFEST &&
+        manifest_parse(there.data, there.len, &manifest) == -ENOMEM)
+        return err_set(&state->err, -ENOMEM, FAULT_HOST, "write '%s'", state->url);
+    bool ours = r == 0 && is_ours(state, &there, flags, &manifest);
+    r = ours ? 0 : check_fence(state, &unused);
+    if (ours || r < 0)
+        free(manifest.prefix);
+    else
+        r = replace(state, token, &manifest);
+    if (r == 0 && state->replaced.prefix != NULL)
+        delete_parts(state, state->replaced.prefix, state->replaced.parts);
+    return r;
 }
 
 static int run_commit(struct state *state)
 {
-    SCOPED_BUF old = { 0 };
-    struct manifest replaced = { 0 };
-    uint32_t flags = 0;
-    bool was = items_get(state->items, items_key(state->items), &old, &flags, NULL) == 0 &&
-               flags == ITEM_MANIFEST && manifest_parse(old.data, old.len, &replaced) == 0;
-
     int r = run_prepare(state);
+
     if (r == 0)
-        r = check_fence(state, false);
-    if (r == 0 && !sink_may_publish(state->sink, &state->err))
-        r = state->err.code;
-    if (r == 0) {
-        items_wait_ms(state->items, sink_commit_left_ms(state->sink));
-        r = publish(state);
-    }
+        r = with_token(state, publish);
     if (r < 0)
         delete_parts(state, state->prefix, state->parts);
-    else if (was && !str_eq(replaced.prefix, state->prefix))
-        delete_parts(state, replaced.prefix, replaced.parts);
-    free(replaced.prefix);
     return r;
 }
 
@@ -283,6 +349,7 @@ static void memcached_done(struct sink *sink)
 
     items_free(state->items);
     buf_done(&state->part);
+    free(state->replaced.prefix);
     (void)XXH3_freeState(state->hash);
     free(state->url);
     free(state->prefix);
@@ -301,6 +368,7 @@ const struct sink_ops sink_memcached = {
     .scheme = "memcached",
     .state_size = sizeof(struct state),
     .publishes = true,
+    .remote = true,
     .check = sink_url_check_memcached,
     .open = memcached_open,
     .write = memcached_write,

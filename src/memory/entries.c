@@ -1,17 +1,20 @@
 /* entries.c - contract in entries.h.
  *
- *    write ─▶ pieces (one a frame) ─▶ script_add, many pieces a call ─▶ … answered      commit: script_last with totals and checksum
- *                                       at most REDIS_WINDOW bytes unconfirmed; with max_pending one call at a time,
- *                                       and what the bound left over waits for the readers
- */
+ *    write ─▶ pieces (one a frame) ─▶ a transaction, many pieces a call ─▶ … answered      commit: script_last with totals and checksum
+ *                                       at most REDIS_WINDOW bytes unconfirmed
+ *
+ * A transaction and no script: Lua would copy the bytes twice more on their way.  With max_pending it is script_add, which counts what is
+ * unread as well; one call at a time, and what the bound left over waits for the readers. */
 #include "memory/entries.h"
 
 #include <stdio.h>
 
 #include "memory/pieces.h"
 
-#define BATCH_PIECES 128
-#define BATCH_BYTES  ((size_t)256 << 10)
+#define BATCH_PIECES 128  /* in one script call */
+#define TXN_PIECES   1024 /* in one transaction */
+#define BATCH_BYTES  ((size_t)512 << 10)
+#define CALLS_MAX    2 /* transactions under way: one is read by the server, one is being written */
 #define POLL_MIN_MS  10
 #define POLL_MAX_MS  200
 #define ABORT_MS     2000
@@ -73,10 +76,10 @@ static void on_added(void *arg, int result, const redisReply *reply, const struc
 /* How many pieces go into the next call. */
 static size_t batch_size(const struct entries *entries, size_t *ret_bytes)
 {
-    size_t n = 0, bytes = 0;
+    size_t n = 0, bytes = 0, most = entries->bounded ? BATCH_PIECES : TXN_PIECES;
     const void *unused;
 
-    while (n < entries->pieces.count && n < BATCH_PIECES && (n == 0 || bytes < BATCH_BYTES))
+    while (n < entries->pieces.count && n < most && (n == 0 || bytes < BATCH_BYTES))
         bytes += pieces_at(&entries->pieces, n++, &unused)->len;
     *ret_bytes = bytes;
     return n;
@@ -87,7 +90,7 @@ static const char *flag_text(unsigned flags)
     return flags & FRAME_CONT ? "cont" : flags & FRAME_PARTIAL ? "partial" : "";
 }
 
-static void send_batch(struct entries *entries)
+static void send_bounded(struct entries *entries, struct batch *batch)
 {
     struct redis_sink *base = &entries->base;
     const struct target *target = &base->target;
@@ -95,15 +98,7 @@ static void send_batch(struct entries *entries)
     char seq[24], maxlen[24], bound[24];
     const char *argv[8 + 4 * BATCH_PIECES];
     size_t lens[ARRAY_LEN(argv)], n = 0;
-    struct batch *batch = calloc(1, sizeof *batch);
 
-    if (batch == NULL) {
-        struct mandor_err err;
-        redis_sink_fail(base, err_set(&err, -ENOMEM, FAULT_HOST, "send"), &err);
-        return;
-    }
-    *batch = (struct batch){ .entries = entries, .first = entries->seq };
-    batch->count = batch_size(entries, &batch->bytes);
     (void)snprintf(seq, sizeof seq, "%" PRIu64, entries->seq);
     (void)snprintf(maxlen, sizeof maxlen, "%" PRId64, target->maxlen);
     (void)snprintf(bound, sizeof bound, "%" PRId64, target->max_pending);
@@ -132,15 +127,107 @@ static void send_batch(struct entries *entries)
         argv[n] = bytes;
         lens[n++] = piece->len;
     }
-    base->flying += batch->bytes;
-    base->calls++;
-    if (!entries->bounded) {
-        entries->seq += batch->count;
-    }
     redis_eval(base->redis, &script_add, REDIS_AGAIN, REDIS_SINK_MS, 2, n, argv, lens, on_added,
                batch);
-    if (!entries->bounded) /* copied */
-        pieces_drop(&entries->pieces, batch->count);
+}
+
+/* What the fence says of the batch: scripts.h has its form. */
+static int check_fence(void *arg, const char *value, struct mandor_err *err)
+{
+    const struct batch *batch = arg;
+    const struct redis_sink *base = &batch->entries->base;
+    size_t len = strlen(base->owner);
+    uint64_t have;
+
+    if (value != NULL && strncmp(value, base->owner, len) == 0 && value[len] == ':') {
+        have = strtoull(value + len + 1, NULL, 10);
+        if (have <= batch->first)
+            return have == batch->first ? REDIS_EXEC : REDIS_EARLY;
+        if (have >= batch->first + batch->count)
+            return REDIS_DONE;
+        return err_set(err, -EIO, FAULT_REMOTE, "its fence counts %" PRIu64 " entries", have);
+    }
+    if (value == NULL || strtoll(value, NULL, 10) < strtoll(base->attempt, NULL, 10))
+        return batch->first == 0 ? REDIS_EXEC
+                                 : err_set(err, -EIO, FAULT_REMOTE, "GAP entry 0 is missing");
+    return err_say(err, -ESTALE, FAULT_REMOTE, "STALE attempt %.*s of this job has begun since",
+                   (int)strcspn(value, "."), value);
+}
+
+static void add_entry(struct entries *entries, struct redis_transaction *txn, size_t n,
+                      const char *maxlen)
+{
+    const struct redis_sink *base = &entries->base;
+    const void *bytes;
+    const struct piece *piece = pieces_at(&entries->pieces, n, &bytes);
+    char seq[24], off[24], head[24];
+    const char *argv[20] = { "XADD", base->target.key, "MAXLEN", "~", maxlen };
+    size_t lens[ARRAY_LEN(argv)], argc = base->target.maxlen > 0 ? 5 : 2;
+
+    (void)snprintf(seq, sizeof seq, "%" PRIu64, entries->seq + n);
+    (void)snprintf(off, sizeof off, "%" PRId64, piece->off);
+    (void)snprintf(head, sizeof head, "%zu", piece->head);
+    const char *fields[] = { "*",   "job", base->job, "attempt", base->attempt, "seq", seq,
+                             "off", off,   "data",    "" };
+    memcpy(argv + argc, fields, sizeof fields);
+    argc += ARRAY_LEN(fields);
+    size_t data_at = argc - 1;
+    if (piece->head > 0) {
+        argv[argc++] = "head";
+        argv[argc++] = head;
+    }
+    if (flag_text(piece->flags)[0] != '\0') {
+        argv[argc++] = "flags";
+        argv[argc++] = flag_text(piece->flags);
+    }
+    for (size_t i = 0; i < argc; i++)
+        lens[i] = strlen(argv[i]);
+    argv[data_at] = bytes;
+    lens[data_at] = piece->len;
+    redis_transaction_add(txn, argc, argv, lens);
+}
+
+static void send_unbounded(struct entries *entries, struct batch *batch)
+{
+    struct redis_sink *base = &entries->base;
+    struct redis_transaction *txn = redis_transaction_new(base->fence);
+    char maxlen[24], fence[80];
+    const char *set[] = { "SET", base->fence, fence, "EX", FENCE_SECONDS };
+
+    if (txn == NULL) {
+        struct mandor_err err;
+        int r = err_set(&err, -ENOMEM, FAULT_HOST, "send");
+        on_added(batch, r, NULL, &err);
+        return;
+    }
+    (void)snprintf(maxlen, sizeof maxlen, "%" PRId64, base->target.maxlen);
+    for (size_t i = 0; i < batch->count; i++)
+        add_entry(entries, txn, i, maxlen);
+    entries->seq += batch->count;
+    pieces_drop(&entries->pieces, batch->count); /* copied */
+    (void)snprintf(fence, sizeof fence, "%s:%" PRIu64, base->owner, entries->seq);
+    redis_transaction_add(txn, ARRAY_LEN(set), set, NULL);
+    redis_transact(base->redis, txn, REDIS_SINK_MS, check_fence, on_added, batch);
+}
+
+static void send_batch(struct entries *entries)
+{
+    struct redis_sink *base = &entries->base;
+    struct batch *batch = calloc(1, sizeof *batch);
+
+    if (batch == NULL) {
+        struct mandor_err err;
+        redis_sink_fail(base, err_set(&err, -ENOMEM, FAULT_HOST, "send"), &err);
+        return;
+    }
+    *batch = (struct batch){ .entries = entries, .first = entries->seq };
+    batch->count = batch_size(entries, &batch->bytes);
+    base->flying += batch->bytes;
+    base->calls++;
+    if (entries->bounded)
+        send_bounded(entries, batch);
+    else
+        send_unbounded(entries, batch);
 }
 
 static void on_timer(uv_timer_t *timer)
@@ -148,6 +235,8 @@ static void on_timer(uv_timer_t *timer)
     struct entries *entries = CONTAINER_OF(timer, struct entries, timer);
 
     entries->waiting = false;
+    if (entries->aborting)
+        redis_sink_drop_calls(&entries->base);
     advance(entries);
 }
 
@@ -161,7 +250,7 @@ static void send_pieces(struct entries *entries)
         return;
     }
     while (base->result == 0 && entries->pieces.count > 0 &&
-           (entries->bounded ? base->calls == 0 : base->flying < REDIS_WINDOW))
+           base->calls < (entries->bounded ? 1 : CALLS_MAX) && base->flying < REDIS_WINDOW)
         send_batch(entries);
 }
 
@@ -191,8 +280,8 @@ static void send_last(struct entries *entries, const char *what, int64_t timeout
     const char *argv[] = { base->target.key, base->fence, base->owner, seq,    base->job, what, "1",
                            "bytes",          bytes,       "entries",   frames, "xxh3",    hash };
     base->calls++;
-    redis_eval(base->redis, &script_last, REDIS_AGAIN, timeout_ms, 2, ARRAY_LEN(argv), argv, NULL,
-               on_last, entries);
+    redis_eval(base->redis, &script_last, REDIS_AGAIN | REDIS_IN_TIME, timeout_ms, 2,
+               ARRAY_LEN(argv), argv, NULL, on_last, entries);
 }
 
 /* ---- what comes next ---- */
@@ -273,10 +362,7 @@ static void note_failure(struct entries *entries, int result)
 {
     struct mandor_err err;
 
-    if (result == -EPROTO)
-        (void)framer_error(&entries->pieces.framer, &err);
-    else
-        (void)err_set(&err, result, FAULT_HOST, "send");
+    (void)err_set(&err, result, FAULT_HOST, "send");
     redis_sink_fail(&entries->base, result, &err);
 }
 
@@ -326,7 +412,15 @@ void entries_abort(struct redis_sink *base)
     (void)uv_timer_stop(&entries->timer);
     if (base->calls > 0 && (base->result < 0 || !redis_is_up(base->redis)))
         redis_sink_drop_calls(base); /* nobody waits for a server that is away */
+    else if (base->calls > 0)
+        (void)uv_timer_start(&entries->timer, on_timer, ABORT_MS, 0);
     advance(entries);
+}
+
+void entries_interrupt(struct redis_sink *base)
+{
+    redis_sink_given_up(base);
+    advance(of(base));
 }
 
 /* ---- opening and closing ---- */

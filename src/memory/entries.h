@@ -11,5 +11,6 @@ void entries_write(struct redis_sink *base, const struct iovec *iov, int count, 
 void entries_prepare(struct redis_sink *base);
 void entries_commit(struct redis_sink *base);
 void entries_abort(struct redis_sink *base);
+void entries_interrupt(struct redis_sink *base);
 
 #endif

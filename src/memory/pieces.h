@@ -17,8 +17,8 @@ struct piece {
 struct pieces {
     struct framer framer;
     bool framed;
-    struct buf
-        bytes; /* from `start` on: the pieces, then the part of the open frame that is here */
+    /* From `start` on: the pieces, then the part of the open frame that is here. */
+    struct buf bytes;
     size_t start;
     int64_t start_off; /* of bytes + start */
     struct piece *items;

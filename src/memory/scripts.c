@@ -52,10 +52,10 @@ struct redis_script script_add = {
     "local have, err = owned(KEYS[2])\n"
     "if err then return err end\n"
     "local seq = tonumber(ARGV[2])\n"
-    "have = have or seq\n"
+    "have = have or 0\n"
     "if have < seq then return redis.error_reply('GAP entry '..have..' is missing') end\n"
-    "local bound, room = tonumber(ARGV[6]), nil\n"
-    "if bound > 0 then room = bound - pending(KEYS[1], ARGV[5], bound) end\n"
+    "local bound = tonumber(ARGV[6])\n"
+    "local room = bound - pending(KEYS[1], ARGV[5], bound)\n"
     "local args = {'XADD', KEYS[1], '*'}\n"
     "if ARGV[4] ~= '0' then args = {'XADD', KEYS[1], 'MAXLEN', '~', ARGV[4], '*'} end\n"
     "local k = #args\n"
@@ -63,7 +63,7 @@ struct redis_script script_add = {
     "args[k+5] = 'seq' args[k+7] = 'off' args[k+9] = 'data'\n"
     "for i = 7, #ARGV, 4 do\n"
     "if seq >= have then\n"
-    "if room and room <= 0 then break end\n"
+    "if room <= 0 then break end\n"
     "args[k+6] = seq args[k+8] = ARGV[i] args[k+10] = ARGV[i+3]\n"
     "for j = k + 11, k + 14 do args[j] = nil end\n"
     "local m = k + 10\n"
@@ -71,7 +71,7 @@ struct redis_script script_add = {
     "if ARGV[i+2] ~= '' then args[m+1] = 'flags' args[m+2] = ARGV[i+2] end\n"
     "redis.call(unpack(args))\n"
     "have = seq + 1\n"
-    "if room then room = room - 1 end\n"
+    "room = room - 1\n"
     "end\n"
     "seq = seq + 1\n"
     "end\n"
@@ -86,12 +86,23 @@ struct redis_script script_last = {
     "if err then return err end\n"
     "local seq = tonumber(ARGV[2])\n"
     "if have == seq + 1 then return have end\n"
-    "if have and have ~= seq then return redis.error_reply('GAP entry '..have..' is missing') end\n"
+    "have = have or 0\n"
+    "if have ~= seq then return redis.error_reply('GAP entry '..have..' is missing') end\n"
     "local args = {'XADD', KEYS[1], '*', 'job', ARGV[3], 'attempt', attempt, 'seq', ARGV[2]}\n"
     "for i = 4, #ARGV do args[#args + 1] = ARGV[i] end\n"
     "redis.call(unpack(args))\n"
     "set(KEYS[2], seq + 1)\n"
     "return seq + 1\n",
+};
+
+/* SETRANGE alone would fill with zeros what somebody has deleted, or a failover has lost. */
+struct redis_script script_stage = {
+    .name = "sink_stage",
+    .text = "if redis.call('STRLEN', KEYS[1]) < tonumber(ARGV[1]) then\n"
+            "return redis.error_reply('GONE the staged bytes are not all there any more')\n"
+            "end\n"
+            "redis.call('SETRANGE', KEYS[1], ARGV[1], ARGV[2])\n"
+            "return redis.call('EXPIRE', KEYS[1], " STAGE_SECONDS ")\n",
 };
 
 struct redis_script script_publish = {

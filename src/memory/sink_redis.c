@@ -9,7 +9,6 @@
 #include "memory/entries.h"
 #include "memory/parts.h"
 #include "memory/value.h"
-#include "sink/url.h"
 
 static struct redis_sink *base_of(const struct sink *sink)
 {
@@ -30,11 +29,25 @@ void redis_sink_fail(struct redis_sink *base, int result, const struct mandor_er
 {
     if (base->result < 0)
         return;
+    if (result == -EPROTO) /* the server's, where that of a framer accuses the job */
+        result = -EIO;
     base->result = strstr(err->msg, "STALE ") != NULL ? -ESTALE : result;
     base->err = *err;
     if (strstr(base->err.msg, base->target.url.text) == NULL) /* else it is named already */
         (void)err_wrap(&base->err, result, "'%s'", base->target.url.text);
     base->err.code = base->result;
+}
+
+void redis_sink_given_up(struct redis_sink *base)
+{
+    struct mandor_err err;
+
+    redis_sink_fail(base, err_set(&err, -ECANCELED, FAULT_REMOTE, "given up"), &err);
+    if (!base->opening)
+        return;
+    base->opening = false;
+    redis_sink_drop_calls(base);
+    sink_answer(base->sink, base->result, &base->err);
 }
 
 static void on_closed(void *arg)
@@ -53,18 +66,17 @@ void redis_sink_drop_calls(struct redis_sink *base)
         redis_close(STEAL(base->redis), NULL, NULL);
 }
 
-void redis_sink_close(struct redis_sink *base)
+/* A little less than the filter waits: the failure is then the server's reason, not that a time is over. */
+static int64_t patience(int64_t sink_timeout_ms)
 {
-    if (base->redis != NULL)
-        redis_close(STEAL(base->redis), on_closed, base);
-    else
-        on_closed(base);
+    return sink_timeout_ms == 0 ? INT64_C(1) << 40 : sink_timeout_ms - sink_timeout_ms / 8;
 }
 
-static int connect_to(struct redis_sink *base, struct mandor_err *err)
+static int connect_to(struct redis_sink *base, int64_t sink_timeout_ms, struct mandor_err *err)
 {
     char name[128];
-    struct redis_options options = { .client_name = name };
+    struct redis_options options = { .client_name = name,
+                                     .patience_ms = patience(sink_timeout_ms) };
 
     (void)snprintf(name, sizeof name, "mandor-sink-%.60s", base->job);
     return redis_new(sink_loop(base->sink), &base->target.url, &options, &base->redis, err);
@@ -74,8 +86,9 @@ static void on_begun(void *arg, int result, const redisReply *reply, const struc
 {
     struct redis_sink *base = arg;
 
-    if (result == -ECANCELED)
+    if (!base->opening || result == -ECANCELED)
         return; /* closed before */
+    base->opening = false;
     if (result < 0)
         redis_sink_fail(base, result, err);
     sink_answer(base->sink, base->result, &base->err);
@@ -101,15 +114,23 @@ int redis_sink_open(struct redis_sink *base, struct sink *sink, const struct sin
         base->fence = target_own_key(&base->target, "fence", base->job);
     if (base->fence == NULL)
         return err_set(err, -ENOMEM, FAULT_HOST, "open '%s'", base->target.url.text);
-    if ((r = connect_to(base, err)) < 0)
+    if ((r = connect_to(base, target->patience_ms, err)) < 0)
         return r;
     const char *argv[] = { base->fence, base->owner };
+    base->opening = true;
     redis_eval(base->redis, &script_begin, REDIS_AGAIN, REDIS_OPEN_MS, 1, ARRAY_LEN(argv), argv,
                NULL, on_begun, base);
     return 0;
 }
 
 /* ---- which of the two ---- */
+
+/* The URL was checked as a whole (sink/url.h), and is read when it is opened. */
+static int any_check(const char *rest, struct mandor_err *err)
+{
+    (void)rest, (void)err;
+    return 0;
+}
 
 static void any_open(struct sink *sink, const struct sink_target *target, const char *rest)
 {
@@ -172,12 +193,24 @@ static void any_abort(struct sink *sink)
         value_abort(base);
 }
 
+static void any_interrupt(struct sink *sink)
+{
+    struct redis_sink *base = base_of(sink);
+
+    if (is_stream(base))
+        entries_interrupt(base);
+    else
+        value_interrupt(base);
+}
+
 static void any_done(struct sink *sink)
 {
     struct redis_sink *base = base_of(sink);
 
-    if (base != NULL)
-        redis_sink_close(base);
+    if (base != NULL && base->redis != NULL)
+        redis_close(STEAL(base->redis), on_closed, base);
+    else if (base != NULL)
+        on_closed(base);
 }
 
 static const char *any_target_text(const struct sink *sink)
@@ -191,12 +224,14 @@ const struct sink_ops sink_redis = {
     .scheme = "redis",
     .state_size = sizeof(struct redis_sink *),
     .publishes = true,
-    .check = sink_url_check_redis,
+    .remote = true,
+    .check = any_check,
     .open = any_open,
     .write = any_write,
     .prepare = any_prepare,
     .commit = any_commit,
     .abort = any_abort,
+    .interrupt = any_interrupt,
     .done = any_done,
     .target_text = any_target_text,
 };

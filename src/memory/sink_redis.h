@@ -3,7 +3,7 @@
 #define MEMORY_SINK_REDIS_H
 
 #include "memory/scripts.h"
-#include "memory/target.h"
+#include "redis/target.h"
 #include "sink/sink_ops.h"
 
 #define REDIS_SINK_MS INT64_C(30000) /* one call, reconnecting included */
@@ -20,6 +20,7 @@ struct redis_sink {
     char owner[48]; /* see scripts.h */
     size_t flying;  /* bytes */
     unsigned calls;
+    bool opening;
     int result; /* first failure */
     struct mandor_err err;
     void (*done)(struct redis_sink *base); /* frees it */
@@ -30,9 +31,10 @@ MUST_CHECK int redis_sink_open(struct redis_sink *base, struct sink *sink,
                                const struct sink_target *target, struct mandor_err *err);
 /* Note a failure of a call: STALE becomes -ESTALE. */
 void redis_sink_fail(struct redis_sink *base, int result, const struct mandor_err *err);
+/* The sink's interrupt: a failure of its own, which answers an open that is in flight. */
+void redis_sink_given_up(struct redis_sink *base);
 /* Give the connection up: calls without an answer are answered with -ECANCELED before this returns. */
 void redis_sink_drop_calls(struct redis_sink *base);
-void redis_sink_close(struct redis_sink *base);
 /* How long a call of the commit may take. */
 int64_t redis_sink_commit_ms(struct redis_sink *base);
 

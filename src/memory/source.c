@@ -1,9 +1,9 @@
 /* source.c - reads what the sinks on Redis have written, and any other value: contract in stream/source.h.
  *
- *    ?key=, ?hash=    the value, in pieces
+ *    ?key=, ?hash=    the value, in pieces; that it stayed the same one meanwhile is known at the end
  *    ?stream=         the newest attempt that has its `eof` entry (of ?job=ID, where several share the stream): entries in their order, each
  *                     sequence number there, length and checksum as the eof entry says
- *    … follow         the attempt that is being written, from its first entry to its eof; a later attempt that begins meanwhile starts over
+ *    … follow         the attempt that was written to last, from its first entry to its eof; a later attempt that begins meanwhile starts over
  */
 #include "stream/source.h"
 
@@ -13,10 +13,13 @@
 #include "base/buf.h"
 #include "base/log.h"
 #include "memory/parts.h"
-#include "memory/target.h"
 #include "redis/redis.h"
+#include "redis/target.h"
 
-#define CALL_MS     INT64_C(30000)
+#define REACH_MS INT64_C(10000) /* the first time, as a sink is given to open */
+#define CALL_MS  INT64_C(30000)
+#define PATIENCE_MS \
+    INT64_C(52500) /* with a server that is full or loads its data: that of a sink, by default */
 #define VALUE_PIECE (256 << 10)
 #define RANGE_COUNT "16"
 #define FOLLOW_MS   100
@@ -36,7 +39,8 @@ struct source {
     size_t at;
     void (*then)(struct source *source); /* when all of it was taken */
     /* A value. */
-    int64_t len, off;
+    int64_t off;
+    unsigned connection, watched; /* their numbers; 0 = the value is not watched */
     /* A stream. */
     char after[ID_SIZE];   /* the last entry that was looked at */
     char last_id[ID_SIZE]; /* of the eof entry */
@@ -56,9 +60,14 @@ static void fail(struct source *source, int code, const char *what)
 {
     struct mandor_err err;
 
-    (void)err_set(&err, code, FAULT_CALLER, "'%s': %s", source->target.url.text, what);
-    err.fault = code == -ENOENT ? FAULT_CALLER : FAULT_REMOTE;
+    (void)err_say(&err, code, code == -ENOENT ? FAULT_CALLER : FAULT_REMOTE, "'%s': %s",
+                  source->target.url.text, what);
     end(source, code, &err);
+}
+
+static int64_t call_ms(const struct source *source)
+{
+    return source->connection == 0 ? REACH_MS : CALL_MS;
 }
 
 /* ---- delivering ---- */
@@ -89,80 +98,106 @@ static bool failed(struct source *source, int result, const struct mandor_err *e
     return result < 0;
 }
 
-/* ---- a value ---- */
+/* ---- a value: in one piece, or in several while WATCH holds, so that they are of one value ---- */
 
 static void read_value(struct source *source);
 
-static void on_piece(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
+static void on_nothing(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
+{
+    (void)arg, (void)result, (void)reply, (void)err; /* EXEC behind it says it */
+}
+
+/* Over another connection nobody watches any more. */
+static bool is_watched(struct source *source)
+{
+    if (source->watched == 0 || source->connection == source->watched)
+        return true;
+    fail(source, -EIO, "the connection was lost; whether it was changed meanwhile is unknown");
+    return false;
+}
+
+static void on_unchanged(void *arg, int result, const redisReply *reply,
+                         const struct mandor_err *err)
 {
     struct source *source = arg;
 
     if (failed(source, result, err))
         return;
-    if (reply->type != REDIS_REPLY_STRING || reply->len == 0) {
+    if (reply->type == REDIS_REPLY_NIL)
         fail(source, -EIO, "it was changed while it was read");
+    else if (is_watched(source))
+        end(source, 0, NULL);
+}
+
+static void finish_value(struct source *source)
+{
+    if (source->watched == 0) {
+        end(source, 0, NULL);
         return;
     }
-    if (buf_add(&source->pending, reply->str, reply->len) < 0) {
+    redis_callf(source->redis, 0, call_ms(source), on_nothing, source, "MULTI");
+    redis_callf(source->redis, 0, call_ms(source), on_unchanged, source, "EXEC");
+}
+
+static void on_exists(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
+{
+    struct source *source = arg;
+
+    if (failed(source, result, err))
+        return;
+    if (reply->integer == 0)
+        fail(source, -ENOENT, "there is no such value");
+    else
+        end(source, 0, NULL);
+}
+
+static void on_watched(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
+{
+    struct source *source = arg;
+
+    if (failed(source, result, err))
+        return;
+    source->watched = source->connection;
+    read_value(source);
+}
+
+static void on_piece(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
+{
+    struct source *source = arg;
+    bool hash = source->target.kind == TARGET_HASH;
+
+    if (failed(source, result, err) || !is_watched(source))
+        return;
+    size_t len = reply->type == REDIS_REPLY_STRING ? reply->len : 0;
+    bool last = hash || len < VALUE_PIECE;
+    if (hash && reply->type == REDIS_REPLY_NIL) {
+        fail(source, -ENOENT, "there is no such value");
+    } else if (!hash && len == 0 && source->off == 0) {
+        redis_callf(source->redis, REDIS_AGAIN, call_ms(source), on_exists, source, "EXISTS %s",
+                    source->target.key);
+    } else if (!last && source->watched == 0) { /* the piece is read once more */
+        redis_callf(source->redis, REDIS_AGAIN, call_ms(source), on_watched, source, "WATCH %s",
+                    source->target.key);
+    } else if (buf_add(&source->pending, reply->str, len) < 0) {
         fail(source, -ENOMEM, "out of memory");
-        return;
+    } else {
+        source->off += (int64_t)len;
+        source->then = last ? finish_value : read_value;
+        deliver(source);
     }
-    source->off += (int64_t)reply->len;
-    source->then = read_value;
-    deliver(source);
 }
 
 static void read_value(struct source *source)
 {
     const struct target *target = &source->target;
 
-    if (source->off >= source->len)
-        end(source, 0, NULL);
-    else if (target->kind == TARGET_HASH)
-        redis_callf(source->redis, REDIS_AGAIN, CALL_MS, on_piece, source, "HGET %s %s",
-                    target->key, target->field);
-    else
-        redis_callf(source->redis, REDIS_AGAIN, CALL_MS, on_piece, source, "GETRANGE %s %lld %lld",
-                    target->key, (long long)source->off,
-                    (long long)MIN(source->off + VALUE_PIECE, source->len) - 1);
-}
-
-static void on_len(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
-{
-    struct source *source = arg;
-
-    if (failed(source, result, err))
-        return;
-    source->len = reply->integer;
-    read_value(source);
-}
-
-static void on_exists(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
-{
-    struct source *source = arg;
-    const struct target *target = &source->target;
-
-    if (failed(source, result, err))
-        return;
-    if (reply->integer == 0)
-        fail(source, -ENOENT, "there is no such value");
-    else if (target->kind == TARGET_HASH)
-        redis_callf(source->redis, REDIS_AGAIN, CALL_MS, on_len, source, "HSTRLEN %s %s",
-                    target->key, target->field);
-    else
-        redis_callf(source->redis, REDIS_AGAIN, CALL_MS, on_len, source, "STRLEN %s", target->key);
-}
-
-static void start_value(struct source *source)
-{
-    const struct target *target = &source->target;
-
     if (target->kind == TARGET_HASH)
-        redis_callf(source->redis, REDIS_AGAIN, CALL_MS, on_exists, source, "HEXISTS %s %s",
+        redis_callf(source->redis, REDIS_AGAIN, call_ms(source), on_piece, source, "HGET %s %s",
                     target->key, target->field);
     else
-        redis_callf(source->redis, REDIS_AGAIN, CALL_MS, on_exists, source, "EXISTS %s",
-                    target->key);
+        redis_callf(source->redis, REDIS_AGAIN, call_ms(source), on_piece, source,
+                    "GETRANGE %s %lld %lld", target->key, (long long)source->off,
+                    (long long)(source->off + VALUE_PIECE - 1));
 }
 
 /* ---- entries ---- */
@@ -207,6 +242,8 @@ static bool is_wanted(const struct source *source, const redisReply *entry)
 {
     const char *asked = redis_url_param(&source->target.url, "job"), *job = text(entry, "job");
 
+    if (number(entry, "attempt") < 0 || number(entry, "seq") < 0)
+        return false; /* somebody else's */
     if (source->job != NULL)
         return str_eq(source->job, job);
     if (asked == NULL)
@@ -323,7 +360,7 @@ static void read_entries(struct source *source)
     char from[ID_SIZE + 1];
 
     (void)snprintf(from, sizeof from, "%s%s", first ? "" : "(", first ? "-" : source->after);
-    redis_callf(source->redis, REDIS_AGAIN, CALL_MS, on_entries, source,
+    redis_callf(source->redis, REDIS_AGAIN, call_ms(source), on_entries, source,
                 "XRANGE %s %s + COUNT " RANGE_COUNT, source->target.key, from);
 }
 
@@ -339,9 +376,9 @@ static void look_again(struct source *source)
     (void)uv_timer_start(&source->timer, on_timer, FOLLOW_MS, 0);
 }
 
-/* ---- finding the newest attempt that has ended ---- */
+/* ---- finding the newest attempt: one that has ended, or to follow, any ---- */
 
-static void find_eof(struct source *source);
+static void find_attempt(struct source *source);
 
 static void on_back(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
 {
@@ -353,7 +390,7 @@ static void on_back(void *arg, int result, const redisReply *reply, const struct
     for (size_t i = 0; i < count; i++) {
         const redisReply *entry = reply->element[i];
         copy_id(source->last_id, entry);
-        if (field(entry, "eof") == NULL || !is_wanted(source, entry))
+        if (!is_wanted(source, entry) || (field(entry, "eof") == NULL && !source->follow))
             continue;
         if (choose(source, entry) < 0)
             fail(source, -ENOMEM, "out of memory");
@@ -361,19 +398,21 @@ static void on_back(void *arg, int result, const redisReply *reply, const struct
             read_entries(source);
         return;
     }
-    if (count == 0)
+    if (count == 0 && source->follow)
+        read_entries(source);
+    else if (count == 0)
         fail(source, -ENOENT, "there is no attempt that has been committed");
     else
-        find_eof(source);
+        find_attempt(source);
 }
 
-static void find_eof(struct source *source)
+static void find_attempt(struct source *source)
 {
     bool first = source->last_id[0] == '\0';
     char from[ID_SIZE + 1];
 
     (void)snprintf(from, sizeof from, "%s%s", first ? "" : "(", first ? "+" : source->last_id);
-    redis_callf(source->redis, REDIS_AGAIN, CALL_MS, on_back, source,
+    redis_callf(source->redis, REDIS_AGAIN, call_ms(source), on_back, source,
                 "XREVRANGE %s %s - COUNT " RANGE_COUNT, source->target.key, from);
 }
 
@@ -407,11 +446,20 @@ static void source_close(struct source *source)
         on_redis_closed(source);
 }
 
+static void on_up(void *arg)
+{
+    struct source *source = arg;
+
+    source->connection++;
+}
+
 static int set_up(struct source *source, const char *url, struct mandor_err *err)
 {
-    static const struct redis_options options = { .client_name = "mandor-source",
-                                                  .allow_replica = true,
-                                                  .once = true };
+    const struct redis_options options = { .client_name = "mandor-source",
+                                           .allow_replica = true,
+                                           .patience_ms = PATIENCE_MS,
+                                           .on_up = on_up,
+                                           .arg = source };
 
     source->hash = XXH3_createState();
     if (source->hash == NULL)
@@ -437,11 +485,9 @@ static int source_open(uv_loop_t *loop, const char *url, bool follow,
         return r;
     }
     if (source->target.kind != TARGET_STREAM)
-        start_value(source);
-    else if (follow)
-        read_entries(source);
+        read_value(source);
     else
-        find_eof(source);
+        find_attempt(source);
     *ret = source;
     return 0;
 }

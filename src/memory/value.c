@@ -1,11 +1,12 @@
 /* value.c - contract in value.h.
  *
- * Bytes are put at their place (SETRANGE), so that a call may be made twice over a connection that broke.  The stage lives for an hour after
- * the last of them: what a crash leaves goes by itself. */
+ * Bytes are put at their place, so that a call may be made twice over a connection that broke.  The stage lives for an hour after the last
+ * sign of life, which a job gives that writes nothing, too: what a crash leaves goes by itself. */
 #include "memory/value.h"
 
 #include <stdio.h>
 
+#define KEEP_MS 10000
 #define DROP_MS 2000 /* for the removal of a stage; what stays expires */
 
 struct value {
@@ -13,6 +14,8 @@ struct value {
     /* A key of this sink alone: whoever else writes under the same job and attempt (`mandor run`, another broker's queue) has its own. */
     char *stage;
     int64_t len;
+    uv_timer_t timer; /* a sign of life */
+    bool timer_open;
     bool writing, preparing, committing, ended;
 };
 
@@ -39,8 +42,9 @@ static void refuse(struct value *value)
 {
     struct redis_sink *base = &value->base;
 
-    if (value->len > 0 && base->redis != NULL && redis_is_up(base->redis))
-        redis_callf(base->redis, 0, DROP_MS, on_dropped_late, base, "DEL %s", value->stage);
+    if (value->len > 0 && base->redis != NULL && redis_is_connected(base->redis))
+        redis_callf(base->redis, REDIS_FIRST | REDIS_IN_TIME, DROP_MS, on_dropped_late, base,
+                    "DEL %s", value->stage);
     else
         sink_answer(base->sink, base->result, &base->err);
 }
@@ -75,8 +79,8 @@ static void publish(struct value *value)
     (void)snprintf(len, sizeof len, "%" PRId64, value->len);
     const char *argv[] = { value->stage, target->key, base->fence,
                            base->owner,  len,         target->field == NULL ? "" : target->field };
-    redis_eval(base->redis, &script_publish, REDIS_AGAIN, redis_sink_commit_ms(base), 3,
-               ARRAY_LEN(argv), argv, NULL, on_published, base);
+    redis_eval(base->redis, &script_publish, REDIS_AGAIN | REDIS_IN_TIME,
+               redis_sink_commit_ms(base), 3, ARRAY_LEN(argv), argv, NULL, on_published, base);
 }
 
 static void advance(struct value *value)
@@ -109,7 +113,6 @@ static void on_stored(void *arg, int result, const redisReply *reply, const stru
     advance(value);
 }
 
-/* One SETRANGE, and the stage's life anew. */
 static void store(struct value *value, const void *bytes, size_t len)
 {
     struct redis_sink *base = &value->base;
@@ -132,25 +135,29 @@ static void store(struct value *value, const void *bytes, size_t len)
     }
     *chunk = (struct chunk){ .value = value, .bytes = len };
     (void)snprintf(at, sizeof at, "%" PRId64, value->len);
-    const char *argv[] = { "SETRANGE", value->stage, at, bytes };
-    const size_t lens[] = { 8, strlen(value->stage), strlen(at), len };
+    const char *argv[] = { value->stage, at, bytes };
+    const size_t lens[] = { strlen(value->stage), strlen(at), len };
     base->flying += len;
     base->calls++;
     value->len += (int64_t)len;
-    redis_call(base->redis, REDIS_AGAIN, REDIS_SINK_MS, ARRAY_LEN(argv), argv, lens, on_stored,
-               chunk);
+    redis_eval(base->redis, &script_stage, REDIS_AGAIN, REDIS_SINK_MS, 1, ARRAY_LEN(argv), argv,
+               lens, on_stored, chunk);
 }
 
-static void keep_alive(struct value *value)
+/* Where it fails the next one, or the next write, finds out what is wrong. */
+static void on_kept(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
 {
-    struct chunk *chunk = calloc(1, sizeof *chunk);
+    (void)arg, (void)result, (void)reply, (void)err;
+}
 
-    if (chunk == NULL)
-        return; /* the next write does it */
-    *chunk = (struct chunk){ .value = value };
-    value->base.calls++;
-    redis_callf(value->base.redis, REDIS_AGAIN, REDIS_SINK_MS, on_stored, chunk,
-                "EXPIRE %s " STAGE_SECONDS, value->stage);
+static void on_timer(uv_timer_t *timer)
+{
+    struct value *value = CONTAINER_OF(timer, struct value, timer);
+
+    if (value->len > 0 && !value->ended && value->base.redis != NULL &&
+        redis_is_up(value->base.redis))
+        redis_callf(value->base.redis, REDIS_AGAIN | REDIS_IN_TIME, KEEP_MS, on_kept, NULL,
+                    "EXPIRE %s " STAGE_SECONDS, value->stage);
 }
 
 void value_write(struct redis_sink *base, const struct iovec *iov, int count, XXH3_state_t *hash)
@@ -164,8 +171,6 @@ void value_write(struct redis_sink *base, const struct iovec *iov, int count, XX
             (void)XXH3_64bits_update(hash, iov[i].iov_base, iov[i].iov_len);
         store(value, iov[i].iov_base, iov[i].iov_len);
     }
-    if (base->result == 0 && value->len > 0)
-        keep_alive(value);
     value->writing = true;
     advance(value);
 }
@@ -194,18 +199,37 @@ void value_abort(struct redis_sink *base)
     struct value *value = of(base);
 
     value->ended = true;
-    if (value->len > 0 && base->redis != NULL && redis_is_up(base->redis))
-        redis_callf(base->redis, 0, DROP_MS, on_dropped, base, "DEL %s", value->stage);
+    if (value->len > 0 && base->redis != NULL && redis_is_connected(base->redis))
+        redis_callf(base->redis, REDIS_FIRST | REDIS_IN_TIME, DROP_MS, on_dropped, base, "DEL %s",
+                    value->stage);
     else
         sink_answer(base->sink, 0, NULL);
 }
 
+void value_interrupt(struct redis_sink *base)
+{
+    redis_sink_given_up(base);
+    advance(of(base));
+}
+
 /* ---- opening and closing ---- */
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+    struct value *value = CONTAINER_OF(handle, struct value, timer);
+
+    free(value->stage);
+    free(value);
+}
 
 static void done(struct redis_sink *base)
 {
-    free(of(base)->stage);
-    free(of(base));
+    struct value *value = of(base);
+
+    if (value->timer_open)
+        uv_close((uv_handle_t *)&value->timer, on_timer_closed);
+    else
+        on_timer_closed((uv_handle_t *)&value->timer);
 }
 
 struct redis_sink *value_new(void)
@@ -224,6 +248,9 @@ int value_open(struct redis_sink *base, struct sink *sink, const struct sink_tar
     struct value *value = of(base);
     char *key = NULL;
 
+    (void)uv_timer_init(sink_loop(sink), &value->timer);
+    (void)uv_timer_start(&value->timer, on_timer, KEEP_MS, KEEP_MS);
+    value->timer_open = true;
     int r = redis_sink_open(base, sink, target, err);
     if (r < 0)
         return r;

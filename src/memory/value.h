@@ -13,5 +13,6 @@ void value_write(struct redis_sink *base, const struct iovec *iov, int count, XX
 void value_prepare(struct redis_sink *base);
 void value_commit(struct redis_sink *base);
 void value_abort(struct redis_sink *base);
+void value_interrupt(struct redis_sink *base);
 
 #endif

@@ -4,20 +4,17 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "base/file.h"
+
 int memfile_make(const char *name, const void *bytes, size_t len)
 {
     SCOPED_FD fd = memfd_create(name, MFD_CLOEXEC);
-    const char *at = bytes;
 
     if (fd < 0)
         return -errno;
-    for (size_t left = len; left > 0;) {
-        ssize_t n = RETRY_EINTR(write(fd, at, left));
-        if (n < 0)
-            return -errno;
-        at += n;
-        left -= (size_t)n;
-    }
+    int r = file_write_all(fd, bytes, len);
+    if (r < 0)
+        return r;
     return lseek(fd, 0, SEEK_SET) < 0 ? -errno : STEAL_FD(fd);
 }
 

@@ -310,11 +310,15 @@ static long clone_best(uint64_t flags, int cgroup, _Atomic pid_t *newborn,
     }
 
     long pid = clone3_copy(&args, fn, arg);
-    bool refused =
-        pid == -ENOSYS || pid == -EINVAL || /* CLONE_CLEAR_SIGHAND is Linux 5.5 */
-        (pid == -EPERM &&
-         flags == (flags & CLONE_VFORK)); /* a filter, not a namespace that we may not make */
+    bool refused = pid == -ENOSYS || pid == -EINVAL || /* CLONE_CLEAR_SIGHAND is Linux 5.5 */
+                   /* A filter, not a namespace that we may not make. */
+                   (pid == -EPERM && flags == (flags & CLONE_VFORK));
     return refused && cgroup < 0 ? clone_old(args.flags, ret_pidfd, fn, arg) : pid;
+}
+
+bool spawn_has_clone3(void)
+{
+    return syscall(SYS_clone3, NULL, (size_t)0) < 0 && errno == EINVAL; /* arguments of no size */
 }
 
 int spawn_memory_new(struct spawner_memory **ret)

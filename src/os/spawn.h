@@ -35,9 +35,9 @@ struct spawn_plan {
     const char *path; /* the program; relative: from cwd */
     char *const *argv, *const *envp;
     const char *cwd;
-    int stdio
-        [SPAWN_STDIO]; /* what becomes descriptor 0..3, each > 3; -1 = keep 0..2 as they are, no 3 */
-    int cgroup;        /* version 2 directory to be born in, or -1 */
+    /* What becomes descriptor 0..3, each > 3; -1 = keep 0..2 as they are, no 3. */
+    int stdio[SPAWN_STDIO];
+    int cgroup;                 /* version 2 directory to be born in, or -1 */
     int joins[SPAWN_JOINS_MAX]; /* open cgroup.procs files to enter */
     size_t join_count;
     int namespace_pidfd; /* pidfd whose mount namespace to enter, or -1 */
@@ -54,8 +54,8 @@ struct spawn_plan {
     size_t group_count;
     bool no_new_privs;
     int oom_score_adj; /* raised to this; 0 = leave */
-    uint64_t
-        not_ignored; /* bit n - 1: signal n is known not to be ignored here: 60 calls less in the child */
+    /* Bit n - 1: signal n is known not to be ignored here: 60 calls less in the child. */
+    uint64_t not_ignored;
     pid_t parent; /* getpid() of the caller */
     /* The kernel writes the pid here before the child can run (CLONE_PARENT_SETTID). */
     _Atomic pid_t *newborn;
@@ -80,6 +80,8 @@ MUST_CHECK int spawn_process(struct spawner_memory *memory, const struct spawn_p
 
 /* Signals that this process does not ignore now, as a set for the plan. */
 uint64_t spawn_not_ignored(void);
+/* Whether clone3(2) is there and no filter keeps it away, as those of containers do.  Makes nothing. */
+bool spawn_has_clone3(void);
 
 /* Fork a process that goes on in fn() and never returns: fn must use raw system calls only (other threads may hold locks).
  * flags: CLONE_NEWPID and the like; signal handlers are reset, all signals are blocked in it.  ret as spawn_process(). */

@@ -57,11 +57,11 @@ static bool clear_way(struct walk *walk, const char *name, int error)
     if (error == EPERM) {
         SCOPED_FD fd = openat(walk->dir, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
         bool own = loosen(fd);
-        return (walk->level != NULL && loosen(walk->dir)) ||
-               own; /* what holds the tree is not the job's */
+        /* What holds the tree is not the job's. */
+        return (walk->level != NULL && loosen(walk->dir)) || own;
     }
-    if (error ==
-        EBUSY) { /* what was mounted here was mounted by the job; it is let go of, not emptied */
+    /* What was mounted here was mounted by the job; it is let go of, not emptied. */
+    if (error == EBUSY) {
         char path[64 + NAME_MAX];
         (void)snprintf(path, sizeof path, "/proc/self/fd/%d/%s", walk->dir, name);
         return umount2(path, MNT_DETACH | UMOUNT_NOFOLLOW) == 0;

@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <time.h>
+
+#include "base/clock.h"
 
 static int ask(int control_fd, const struct zygote_request *request, const int *fds,
                size_t fd_count)
@@ -73,27 +74,19 @@ static int pid_behind(int pidfd, pid_t *ret)
     return 0;
 }
 
-static int64_t now_ms(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 int os_zygote_fork(int control_fd, const struct zygote_request *request, const int *fds,
                    size_t fd_count, int timeout_ms, pid_t *ret_pid, int *ret_pidfd)
 {
-    int64_t until = now_ms() + timeout_ms;
+    int64_t until = clock_mono_ms() + timeout_ms;
     struct zygote_reply reply;
-    int pidfd = -1;
+    SCOPED_FD pidfd = -1;
     int r = ask(control_fd, request, fds, fd_count);
 
     if (r < 0)
         return r == -ECONNRESET ? -EPIPE : r;
     for (;;) { /* an answer that comes too late for its asker is found by the next one */
         struct pollfd wait = { .fd = control_fd, .events = POLLIN };
-        int left = (int)MAX(until - now_ms(), (int64_t)0);
+        int left = (int)MAX(until - clock_mono_ms(), (int64_t)0);
         int n = RETRY_EINTR(poll(&wait, 1, left));
         if (n <= 0)
             return n == 0 ? -ETIMEDOUT : -errno;
@@ -105,17 +98,14 @@ int os_zygote_fork(int control_fd, const struct zygote_request *request, const i
         if (reply.number == request->number)
             break;
         if (pidfd >= 0)
-            (void)close(pidfd);
+            (void)close(STEAL_FD(pidfd));
     }
     if (reply.error < 0 || pidfd < 0)
         return reply.error < 0 ? reply.error : -EPROTO;
     r = pid_behind(pidfd, ret_pid);
-    if (r < 0) {
-        (void)close(pidfd);
-        return r;
-    }
-    *ret_pidfd = pidfd;
-    return 0;
+    if (r == 0)
+        *ret_pidfd = STEAL_FD(pidfd);
+    return r;
 }
 
 int os_seccomp_probe(void)

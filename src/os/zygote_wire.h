@@ -16,7 +16,9 @@
 #define ZYGOTE_MESSAGE_MAX ((size_t)128 << 10)
 #define ZYGOTE_STDIO       4
 #define ZYGOTE_JOINS_MAX   4
-#define ZYGOTE_FDS_MAX     (ZYGOTE_STDIO + 1 + ZYGOTE_JOINS_MAX)
+#define ZYGOTE_KEY_SIZE \
+    16 /* bytes that open a job's frame; what ends the job says them back, which the job cannot */
+#define ZYGOTE_FDS_MAX (ZYGOTE_STDIO + 1 + ZYGOTE_JOINS_MAX)
 
 enum {
     ZYGOTE_IN_CGROUP = 1 << 0,

@@ -10,8 +10,8 @@
 #define INSPECT_FDS 1024 /* descriptors that are told apart */
 
 struct inspection {
-    int64_t
-        memory_bytes; /* of pid and its descendants; shared pages of several processes are counted in part */
+    /* Of pid and its descendants; shared pages of several processes are counted in part. */
+    int64_t memory_bytes;
     size_t processes; /* descendants */
     /* Deep looks only. */
     bool deep;

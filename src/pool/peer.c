@@ -16,17 +16,17 @@
 #include "pool/wire.h"
 #include "pool/wire_json.h"
 
-#define PEER_MAGIC 0x70656572u
-#define READ_SIZE \
-    (((size_t)256 << 10) + 1024) /* of one loop turn; whole CHUNKs of 64 KiB with their headers */
-#define DRAIN_MAX \
-    ((size_t)4 << 20) /* bytes read after the process died: more than a socket buffer holds */
+#define PEER_MAGIC  0x70656572u
+/* Of one loop turn; whole CHUNKs of 64 KiB with their headers. */
+#define READ_SIZE   (((size_t)256 << 10) + 1024)
+/* Bytes read after the process died: more than a socket buffer holds. */
+#define DRAIN_MAX   ((size_t)4 << 20)
 #define CONTROL_MAX ((size_t)256 << 10) /* unread control frames, bytes */
 #define KEEP_MAX    ((size_t)256 << 10) /* a larger output buffer is freed when it is empty */
-#define VALUES_MAX \
-    ((size_t)250000) /* of RESULT, ERROR and PROGRESS: an empty object of two bytes takes 250 in memory */
-#define NAME_SIZE 128
-#define TEXT_SIZE 1024
+/* Of RESULT, ERROR and PROGRESS: an empty object of two bytes takes 250 in memory. */
+#define VALUES_MAX  ((size_t)250000)
+#define NAME_SIZE   128
+#define TEXT_SIZE   1024
 
 struct peer {
     uint32_t magic;
@@ -349,10 +349,6 @@ static bool get_text(struct wire_json object, const char *key, char *text, size_
         text[0] = '\0';
         return false;
     }
-    /* a cut may have split a character */
-    for (size_t len = strlen(text);
-         len + 1 >= size && len > 0 && ((unsigned char)text[len - 1] & 0x80); len--)
-        text[len - 1] = '\0';
     return true;
 }
 
@@ -402,7 +398,6 @@ static size_t count_values(struct wire_json json)
 /* The payload as a tree, or NULL: the connection has been ended. */
 static json_t *get_tree(struct peer *peer, const struct wire_frame *frame)
 {
-    const size_t flags = JSON_DECODE_ANY | JSON_ALLOW_NUL;
     struct wire_json value;
     json_error_t error;
     size_t at;
@@ -417,10 +412,7 @@ static json_t *get_tree(struct peer *peer, const struct wire_frame *frame)
              wire_type_name(frame->type));
         return NULL;
     }
-    json_t *json = json_loadb(value.text, value.len, flags, &error);
-    if (json == NULL && json_error_code(&error) == json_error_numeric_overflow)
-        json = json_loadb(value.text, value.len, flags | JSON_DECODE_INT_AS_REAL,
-                          &error); /* valid, and too long for 64 bits */
+    json_t *json = json_load_foreign(value.text, value.len, &error);
     if (json == NULL)
         fail(peer, -EPROTO, "%s cannot be read: %s", wire_type_name(frame->type), error.text);
     return json;

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "pool/pool_int.h"
 
 #define TICK_MS          500
@@ -24,20 +25,10 @@
 #define STEADY_MS        5000 /* who has lived so long has started well */
 #define BACKOFF_FIRST_MS 200
 #define BACKOFF_LAST_MS  30000
-#define BACKOFF_READY_MS \
-    1000 /* the longest after a HELLO: it can start, and may have been killed from outside */
-#define FAILING_MS 5000 /* a pool that has had no worker for so long keeps no job waiting */
-#define LEAD_PART  10   /* the successor is started when a tenth of max_jobs is left */
-
-double pool_random01(struct pool *pool)
-{
-    uint64_t *x = &pool->pools->random; /* xorshift64*: jitter needs spread, not secrecy */
-
-    *x ^= *x >> 12;
-    *x ^= *x << 25;
-    *x ^= *x >> 27;
-    return (double)((*x * 2685821657736338717u) >> 11) / 9007199254740992.0;
-}
+/* The longest after a HELLO: it can start, and may have been killed from outside. */
+#define BACKOFF_READY_MS 1000
+#define FAILING_MS       5000 /* a pool that has had no worker for so long keeps no job waiting */
+#define LEAD_PART        10   /* the successor is started when a tenth of max_jobs is left */
 
 /* ---- counting ---- */
 
@@ -88,13 +79,13 @@ static void note_failure(struct pool *pool, const char *why, int64_t started_ms,
 
     pool->failed_starts++;
     (void)snprintf(pool->last_error, sizeof pool->last_error, "%.230s", why);
-    if (pool->failures > 0 &&
-        started_ms < pool->failed_ms) { /* of the same volley: no further news */
+    /* Of the same volley: no further news. */
+    if (pool->failures > 0 && started_ms < pool->failed_ms) {
         log_warn("pool %s: a worker failed to start: %s", pool->options.name, why);
         return;
     }
     int64_t delay_ms = MIN((int64_t)BACKOFF_FIRST_MS << MIN(pool->failures, 10), longest_ms);
-    delay_ms = (int64_t)((double)delay_ms * (0.75 + pool_random01(pool) / 2));
+    delay_ms = (int64_t)((double)delay_ms * (0.75 + random_01(&pool->pools->random) / 2));
     if (pool->failures++ == 0)
         pool->failing_since_ms = now;
     pool->failed_ms = now;
@@ -361,8 +352,8 @@ bool pool_job_withdraw(struct pool_job *job)
     job->waiting = false;
     list_remove(&job->node);
     job->pool->waiting_count--;
-    (void)uv_idle_start(&job->pool->turn,
-                        on_turn); /* it may have been the last of a pool that leaves */
+    /* It may have been the last of a pool that leaves. */
+    (void)uv_idle_start(&job->pool->turn, on_turn);
     return true;
 }
 

@@ -41,8 +41,8 @@ struct pool_options {
     char *limits_policy; /* "strict" or "best_effort"; NULL = strict */
     char *containment;   /* "auto" … "strict"; NULL = auto */
 };
-MUST_CHECK int pool_options_copy(const struct pool_options *from,
-                                 struct pool_options *to); /* 0 or -ENOMEM */
+/* 0 or -ENOMEM. */
+MUST_CHECK int pool_options_copy(const struct pool_options *from, struct pool_options *to);
 void pool_options_done(struct pool_options *options);
 
 /* ---- all pools of a worker ---- */

@@ -145,7 +145,6 @@ void pool_close(struct pool *pool);
 void pool_give_again(struct pool *pool, struct pool_job *job);
 /* A worker's process has gone. */
 void pool_note_end(struct pool *pool, struct warm *warm);
-double pool_random01(struct pool *pool);
 json_t *pool_json(const struct pool *pool);
 
 /* ---- pools.c ---- */

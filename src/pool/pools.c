@@ -2,38 +2,17 @@
 #include "pool/pool.h"
 
 #include "base/buf.h"
-#include "base/clock.h"
+#include "base/random.h"
+#include "base/words.h"
 #include "pool/pool_int.h"
 
 /* ---- options ---- */
 
-static void free_words(char **words)
-{
-    for (size_t i = 0; words != NULL && words[i] != NULL; i++)
-        free(words[i]);
-    free(words);
-}
-
-static char **copy_words(char *const *words)
-{
-    size_t count = 0;
-
-    while (words[count] != NULL)
-        count++;
-    char **copy = calloc(count + 1, sizeof *copy);
-    for (size_t i = 0; copy != NULL && i < count; i++)
-        if ((copy[i] = strdup(words[i])) == NULL) {
-            free_words(copy);
-            return NULL;
-        }
-    return copy;
-}
-
 void pool_options_done(struct pool_options *options)
 {
     free(options->name);
-    free_words(options->command);
-    free_words(options->env);
+    words_free(options->command);
+    words_free(options->env);
     free(options->cwd);
     free(options->user);
     free(options->contamination);
@@ -42,48 +21,21 @@ void pool_options_done(struct pool_options *options)
     *options = (struct pool_options){ 0 };
 }
 
-/* Copy a part that may be absent; false: out of memory. */
-static bool copy_text(const char *from, char **to)
-{
-    *to = from != NULL ? strdup(from) : NULL;
-    return from == NULL || *to != NULL;
-}
-
-static bool copy_list(char *const *from, char ***to)
-{
-    *to = from != NULL ? copy_words(from) : NULL;
-    return from == NULL || *to != NULL;
-}
-
 int pool_options_copy(const struct pool_options *from, struct pool_options *to)
 {
-    *to = *from;
-    bool done = copy_text(from->name, &to->name);
-    done &= copy_list(from->command, &to->command);
-    done &= copy_list(from->env, &to->env);
-    done &= copy_text(from->cwd, &to->cwd);
-    done &= copy_text(from->user, &to->user);
-    done &= copy_text(from->contamination, &to->contamination);
-    done &= copy_text(from->limits_policy, &to->limits_policy);
-    done &= copy_text(from->containment, &to->containment);
-    if (done)
+    *to = *from; /* and then everything that is not a number, come what may: nothing is shared */
+    int r = word_copy(from->name, &to->name);
+    r |= words_copy(from->command, &to->command);
+    r |= words_copy(from->env, &to->env);
+    r |= word_copy(from->cwd, &to->cwd);
+    r |= word_copy(from->user, &to->user);
+    r |= word_copy(from->contamination, &to->contamination);
+    r |= word_copy(from->limits_policy, &to->limits_policy);
+    r |= word_copy(from->containment, &to->containment);
+    if (r == 0)
         return 0;
     pool_options_done(to);
     return -ENOMEM;
-}
-
-static bool same_text(const char *a, const char *b)
-{
-    return a == b || (a != NULL && b != NULL && str_eq(a, b));
-}
-
-static bool same_words(char *const *a, char *const *b)
-{
-    if (a == NULL || b == NULL)
-        return a == b;
-    while (*a != NULL && *b != NULL && str_eq(*a, *b))
-        a++, b++;
-    return *a == NULL && *b == NULL;
 }
 
 static bool same_limits(const struct spec_limits *a, const struct spec_limits *b)
@@ -95,11 +47,11 @@ static bool same_limits(const struct spec_limits *a, const struct spec_limits *b
 
 bool pool_options_same(const struct pool_options *a, const struct pool_options *b)
 {
-    return same_text(a->name, b->name) && same_words(a->command, b->command) &&
-           same_words(a->env, b->env) && same_text(a->cwd, b->cwd) && same_text(a->user, b->user) &&
-           same_text(a->contamination, b->contamination) && same_limits(&a->limits, &b->limits) &&
-           same_text(a->limits_policy, b->limits_policy) &&
-           same_text(a->containment, b->containment) && a->size_min == b->size_min &&
+    return word_same(a->name, b->name) && words_same(a->command, b->command) &&
+           words_same(a->env, b->env) && word_same(a->cwd, b->cwd) && word_same(a->user, b->user) &&
+           word_same(a->contamination, b->contamination) && same_limits(&a->limits, &b->limits) &&
+           word_same(a->limits_policy, b->limits_policy) &&
+           word_same(a->containment, b->containment) && a->size_min == b->size_min &&
            a->size_max == b->size_max && a->concurrency == b->concurrency &&
            a->max_jobs == b->max_jobs && a->max_memory_bytes == b->max_memory_bytes &&
            a->max_age_ms == b->max_age_ms && a->shrink_after_ms == b->shrink_after_ms &&
@@ -115,10 +67,9 @@ int pools_new(uv_loop_t *loop, struct nursery *nursery, char *const *env_pass, s
 
     if (pools == NULL)
         return -ENOMEM;
-    *pools = (struct pools){ .loop = loop,
-                             .nursery = nursery,
-                             .env_pass = env_pass,
-                             .random = (uint64_t)clock_mono_ns() ^ 0x9e3779b97f4a7c15u };
+    *pools = (struct pools){
+        .loop = loop, .nursery = nursery, .env_pass = env_pass, .random = random_seed()
+    };
     list_init(&pools->list);
     *ret = pools;
     return 0;

@@ -8,6 +8,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/random.h"
+#include "base/words.h"
 #include "pool/pool_int.h"
 
 #define LINES_BURST  100.0 /* lines of one worker for the log at once … */
@@ -304,14 +306,6 @@ static void on_peer_ended(void *arg, int result, const struct mandor_err *err)
 
 /* ---- the process ---- */
 
-static void free_env(struct warm *warm)
-{
-    for (size_t i = 0; warm->envp != NULL && warm->envp[i] != NULL; i++)
-        free(warm->envp[i]);
-    free(warm->envp);
-    warm->envp = NULL;
-}
-
 static void start_peer(struct warm *warm)
 {
     static const struct peer_events events = {
@@ -337,7 +331,7 @@ static void on_spawned(struct child *child, pid_t pid, const struct child_pipes 
 
     warm->child = child;
     warm->pid = pid;
-    free_env(warm);
+    words_free(STEAL(warm->envp));
     move(warm, WARM_SPAWNED);
     int r = prints_new(loop, pipes->out, on_out_line, warm, &warm->out);
     int r2 = prints_new(loop, pipes->err, on_err_line, warm, &warm->err);
@@ -375,7 +369,7 @@ static void on_exited(struct child *child, const struct verdict *verdict, void *
     warm->child = child;
     warm->verdict = *verdict;
     (void)uv_timer_stop(&warm->timer);
-    free_env(warm);
+    words_free(STEAL(warm->envp));
     move(warm, WARM_EXITED);
     if (warm->peer != NULL && !peer_over(warm->peer))
         peer_drain(warm->peer);
@@ -635,16 +629,17 @@ static void draw_limits(struct warm *warm)
 
     warm->jobs_max = options->max_jobs;
     if (options->max_jobs > 3)
-        warm->jobs_max -= (int64_t)(pool_random01(warm->pool) * (double)(options->max_jobs / 4));
-    warm->age_max_ms = options->max_age_ms -
-                       (int64_t)(pool_random01(warm->pool) * (double)options->max_age_ms / 8);
+        warm->jobs_max -=
+            (int64_t)(random_01(&warm->pool->pools->random) * (double)(options->max_jobs / 4));
+    warm->age_max_ms = options->max_age_ms - (int64_t)(random_01(&warm->pool->pools->random) *
+                                                       (double)options->max_age_ms / 8);
 }
 
 static void discard(struct warm *warm)
 {
     if (warm->socket >= 0)
         (void)close(warm->socket);
-    free_env(warm);
+    words_free(STEAL(warm->envp));
     pool_options_done(&warm->options);
     free(warm);
 }

@@ -18,9 +18,9 @@
 #define WIRE_TEXT_MAX    ((uint32_t)1 << 20)   /* bytes: ERROR, PROGRESS, LOG */
 #define WIRE_CONTROL_MAX ((uint32_t)4 << 10)   /* bytes: the others */
 #define WIRE_CREDIT_MAX  ((uint64_t)INT32_MAX) /* bytes that one stream's credit may reach */
-#define WIRE_NUMBER_MAX \
-    (((uint64_t)1 << 53) - 1) /* of job numbers and all numbers in JSON: exact in a double */
-#define WIRE_TYPES 13         /* one more than the highest type */
+/* Of job numbers and all numbers in JSON: exact in a double. */
+#define WIRE_NUMBER_MAX  (((uint64_t)1 << 53) - 1)
+#define WIRE_TYPES       13 /* one more than the highest type */
 
 enum wire_type {
 #define MSG(number, NAME, ...) WIRE_##NAME = number,

@@ -5,6 +5,10 @@
  */
 #include "pool/wire_json.h"
 
+#include <stdio.h>
+
+#include "base/utf8.h"
+
 struct cursor {
     const unsigned char *at, *end;
 };
@@ -64,29 +68,6 @@ static bool skip_number(struct cursor *c)
     return true;
 }
 
-/* Bytes of the UTF-8 character at `at`; 0 when it is none (RFC 3629: no overlong form, no surrogate, up to U+10FFFF). */
-static size_t utf8_len(const unsigned char *at, const unsigned char *end)
-{
-    const size_t left = (size_t)(end - at);
-    const unsigned char first = at[0];
-    size_t len = first < 0x80   ? 1
-                 : first < 0xc2 ? 0
-                 : first < 0xe0 ? 2
-                 : first < 0xf0 ? 3
-                 : first < 0xf5 ? 4
-                                : 0;
-
-    if (len == 0 || len > left)
-        return 0;
-    for (size_t i = 1; i < len; i++)
-        if ((at[i] & 0xc0) != 0x80)
-            return 0;
-    if ((first == 0xe0 && at[1] < 0xa0) || (first == 0xed && at[1] > 0x9f) ||
-        (first == 0xf0 && at[1] < 0x90) || (first == 0xf4 && at[1] > 0x8f))
-        return 0;
-    return len;
-}
-
 static int hex_value(int c)
 {
     return is_digit(c)            ? c - '0'
@@ -143,8 +124,8 @@ static int32_t take_char(struct cursor *c)
         c->at++;
         return take_escape(c);
     }
-    size_t len = utf8_len(c->at, c->end);
-    if (len == 0)
+    size_t len;
+    if (!utf8_step(c->at, (size_t)(c->end - c->at), &len))
         return -1;
     int32_t value = len == 1 ? byte : byte & (0x7f >> len);
     for (size_t i = 1; i < len; i++)
@@ -399,43 +380,37 @@ int wire_json_uint(struct wire_json value, uint64_t max, uint64_t *ret)
     return 0;
 }
 
-/* Text that is counted in full and stored as far as it fits. */
+/* Text that is counted in full and stored as far as it fits, up to a whole character. */
 struct text_out {
     char *to;
-    size_t size, len;
+    size_t size, len, stored;
 };
 
-static void out_byte(struct text_out *out, int byte)
+static void out_add(struct text_out *out, const void *bytes, size_t len)
 {
-    if (out->len + 1 < out->size)
-        out->to[out->len] = (char)byte;
-    out->len++;
+    if (out->stored == out->len && out->len + len + 1 <= out->size) {
+        memcpy(out->to + out->len, bytes, len);
+        out->stored += len;
+    }
+    out->len += len;
 }
 
 static void out_end(struct text_out *out)
 {
     if (out->size > 0)
-        out->to[MIN(out->len, out->size - 1)] = '\0';
+        out->to[out->stored] = '\0';
 }
 
 static void out_utf8(struct text_out *out, int32_t value)
 {
-    if (value < 0x80) {
-        out_byte(out, value);
-        return;
-    }
-    if (value < 0x800) {
-        out_byte(out, 0xc0 | value >> 6);
-    } else {
-        if (value < 0x10000) {
-            out_byte(out, 0xe0 | value >> 12);
-        } else {
-            out_byte(out, 0xf0 | value >> 18);
-            out_byte(out, 0x80 | (value >> 12 & 0x3f));
-        }
-        out_byte(out, 0x80 | (value >> 6 & 0x3f));
-    }
-    out_byte(out, 0x80 | (value & 0x3f));
+    unsigned char bytes[4];
+    size_t len = value < 0x80 ? 1 : value < 0x800 ? 2 : value < 0x10000 ? 3 : 4;
+    static const unsigned char leads[] = { 0, 0, 0xc0, 0xe0, 0xf0 };
+
+    for (size_t i = len; i-- > 1; value >>= 6)
+        bytes[i] = (unsigned char)(0x80 | (value & 0x3f));
+    bytes[0] = (unsigned char)(leads[len] | value);
+    out_add(out, bytes, len);
 }
 
 ssize_t wire_json_unquote(struct wire_json value, char *out, size_t size)
@@ -456,40 +431,29 @@ ssize_t wire_json_unquote(struct wire_json value, char *out, size_t size)
 
 static void out_escape(struct text_out *out, int byte)
 {
-    static const char digits[] = "0123456789abcdef";
     static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
     const char *found = byte == 0 ? NULL : strchr(from, byte);
+    char text[8] = { '\\', found != NULL ? to[found - from] : 'u' };
 
-    out_byte(out, '\\');
-    if (found != NULL) {
-        out_byte(out, to[found - from]);
-        return;
-    }
-    out_byte(out, 'u');
-    out_byte(out, '0');
-    out_byte(out, '0');
-    out_byte(out, digits[byte >> 4]);
-    out_byte(out, digits[byte & 0xf]);
+    if (found == NULL)
+        (void)snprintf(text + 2, sizeof text - 2, "%04x", (unsigned)byte);
+    out_add(out, text, strlen(text));
 }
 
 size_t wire_json_quote(const char *text, size_t len, char *out, size_t size)
 {
-    const unsigned char *at = (const unsigned char *)text, *end = len == 0 ? at : at + len;
     struct text_out quoted = { .to = out, .size = size };
 
-    out_byte(&quoted, '"');
-    while (at < end) {
-        size_t n = utf8_len(at, end);
-        if (n == 1 && (*at < 0x20 || *at == '"' || *at == '\\'))
-            out_escape(&quoted, *at);
-        else if (n == 0)
+    out_add(&quoted, "\"", 1);
+    for (size_t at = 0, n; at < len; at += n) {
+        if (!utf8_step(text + at, len - at, &n))
             out_utf8(&quoted, 0xfffd);
+        else if ((unsigned char)text[at] < 0x20 || text[at] == '"' || text[at] == '\\')
+            out_escape(&quoted, text[at]);
         else
-            for (size_t i = 0; i < n; i++)
-                out_byte(&quoted, at[i]);
-        at += MAX(n, (size_t)1);
+            out_add(&quoted, text + at, n);
     }
-    out_byte(&quoted, '"');
+    out_add(&quoted, "\"", 1);
     out_end(&quoted);
     return quoted.len;
 }

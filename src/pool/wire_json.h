@@ -35,7 +35,7 @@ bool wire_json_next(struct wire_json array, size_t *at, struct wire_json *ret);
 /* A whole number from 0 to max, written without fraction and exponent.  Returns 0 or -EPROTO. */
 MUST_CHECK int wire_json_uint(struct wire_json value, uint64_t max, uint64_t *ret);
 
-/* Decode a string into out, always ended with NUL, cut when it is longer than size - 1 bytes.
+/* Decode a string into out, always ended with NUL, cut between two characters when it is longer than size - 1 bytes.
  * out may be NULL with size 0.  Returns the bytes of the whole string, or -EPROTO when value is no string. */
 ssize_t wire_json_unquote(struct wire_json value, char *out, size_t size);
 

@@ -7,8 +7,7 @@
 #include "base/log.h"
 #include "python/python_int.h"
 
-#define LEAVE_MS 2000  /* between the end of its channel and its own */
-#define READY_MS 10000 /* from the clone to READY, on a busy machine */
+#define LEAVE_MS 2000 /* between the end of its channel and its own */
 
 static const struct {
     enum copy_state from;
@@ -20,7 +19,8 @@ static const struct {
 #undef MOVE
 };
 
-int copy_next(enum copy_state state, enum copy_event event)
+/* The state after `event`, or -EPROTO where copy_moves.def has no such move. */
+static int copy_next(enum copy_state state, enum copy_event event)
 {
     for (size_t i = 0; i < ARRAY_LEN(moves); i++)
         if (moves[i].from == state && moves[i].event == event)
@@ -175,8 +175,10 @@ static void on_slow(uv_timer_t *timer)
     struct copy *copy = timer->data;
     OBJ_CHECK(copy, COPY_MAGIC);
 
-    if (copy->state == COPY_WARMING)
-        copy_stop(copy, CAUSE_WORKER_DIED, "a copy was not ready in time");
+    if (copy->state != COPY_WARMING)
+        return;
+    copy->was_slow = true;
+    copy_stop(copy, CAUSE_WORKER_DIED, "a copy was not ready in time");
     copy->expected = false;
 }
 
@@ -198,7 +200,7 @@ static void hear(struct copy *copy)
     copy->was_ready = true;
     (void)uv_timer_stop(&copy->timer);
     move(copy, COPY_SAID_READY);
-    copy->python->copy_failures = 0;
+    python_note_ready_copy(copy->python, copy);
     python_tend(copy->python);
 }
 
@@ -246,7 +248,9 @@ static void on_spawned(struct child *child, pid_t pid, const struct child_pipes 
     }
     if (r < 0)
         copy_stop(copy, CAUSE_WORKER_DIED, strerror(-r));
-    (void)uv_timer_start(&copy->timer, on_slow, READY_MS, 0);
+    copy->patience_ms = copy->python->patience_ms;
+    copy->spawned_ms = clock_mono_ms();
+    (void)uv_timer_start(&copy->timer, on_slow, (uint64_t)copy->patience_ms, 0);
 }
 
 /* ---- to its owner ---- */
@@ -260,6 +264,7 @@ void copy_hand(struct copy *copy, struct python_ask *ask)
     list_remove(&ask->node);
     copy->python->ask_count--;
     copy->python->jobs++;
+    python_refill_later(copy->python);
     ask->events->on_copy(ask->arg, copy);
     BUG_ON(copy->events == NULL);
 }
@@ -352,7 +357,7 @@ int copy_start(struct server *server, struct python_ask *ask)
                                    .stdout_fd = -1,
                                    .stderr_fd = -1,
                                    .no_new_privs = true,
-                                   .containment = CONTAIN_AUTO };
+                                   .containment = pythons_containment(python->pythons) };
     if (ask != NULL) {
         launch.limits = ask->limits;
         launch.limits_policy = ask->policy;

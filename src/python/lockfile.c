@@ -396,8 +396,7 @@ int lockfile_write(struct buf *buf, const json_t *lock)
 
     if (whole == NULL || packages == NULL)
         return -ENOMEM;
-    json_object_foreach_safe(packages, next, name, package)
-    {
+    json_object_foreach_safe(packages, next, name, package) {
         if (json_object_set_new(packages, name, ordered_package(package)) < 0)
             return -ENOMEM;
     }

@@ -13,10 +13,14 @@
 #include "python/python_int.h"
 
 #define TICK_MS              1000
+#define REFILL_MS            25
 #define INSTANCES_COMING_MAX 4 /* servers that start at once */
 #define BACKOFF_FIRST_MS     500
 #define BACKOFF_LAST_MS      30000
-#define COPY_FAILURES_MAX    3 /* in a row: the server is no good */
+#define COPY_FAILURES_MAX    3     /* in a row: the server is no good */
+#define ROOM_WAIT_MS         500   /* the machine has no room for a process: until we ask again */
+#define PATIENCE_MS          10000 /* from the clone of a copy to READY */
+#define PATIENCE_MAX_MS      80000
 
 /* ---- who is there ---- */
 
@@ -58,6 +62,18 @@ static bool is_spare(const struct copy *copy)
 
 /* ---- asks ---- */
 
+/* The copy that was made for it alone is for nobody else, whatever becomes of it: it has its bounds. */
+static void let_go(struct python_ask *ask)
+{
+    struct copy *own = STEAL(ask->own);
+
+    if (own == NULL)
+        return;
+    own->ask = NULL;
+    if (own->state != COPY_ENDING && own->state != COPY_GONE)
+        copy_leave(own);
+}
+
 static void refuse(struct python_ask *ask, int code, const char *why)
 {
     struct verdict verdict = {
@@ -68,9 +84,7 @@ static void refuse(struct python_ask *ask, int code, const char *why)
     list_remove(&ask->node);
     ask->waiting = false;
     ask->python->ask_count--;
-    if (ask->own != NULL)
-        ask->own->ask = NULL;
-    ask->own = NULL;
+    let_go(ask);
     ask->events->on_refused(ask->arg, &verdict);
 }
 
@@ -108,11 +122,7 @@ bool python_ask_withdraw(struct python_ask *ask)
     list_remove(&ask->node);
     ask->waiting = false;
     ask->python->ask_count--;
-    if (ask->own != NULL) { /* whatever becomes of it, it was made for nobody else */
-        ask->own->ask = NULL;
-        copy_leave(ask->own);
-    }
-    ask->own = NULL;
+    let_go(ask);
     python_turn(ask->python);
     return true;
 }
@@ -147,15 +157,23 @@ static void serve(struct python *python)
 
 /* ---- coming ---- */
 
-static void note_failure(struct python *python, const char *why, bool refused)
+/* Returns for how long no server is started. */
+static int64_t back_off(struct python *python)
 {
     int64_t delay_ms =
         MIN((int64_t)BACKOFF_FIRST_MS << MIN(python->failures, 10), (int64_t)BACKOFF_LAST_MS);
 
     python->failures++;
+    python->next_start_ms = clock_mono_ms() + delay_ms;
+    return delay_ms;
+}
+
+static void note_failure(struct python *python, const char *why, bool refused)
+{
+    int64_t delay_ms = back_off(python);
+
     python->failed_starts++;
     python->refused = refused;
-    python->next_start_ms = clock_mono_ms() + delay_ms;
     (void)snprintf(python->last_error, sizeof python->last_error, "%.*s",
                    (int)sizeof python->last_error - 1, why);
     log_warn("runtime %s: its server could not be started: %s; trying again in %" PRId64 " ms",
@@ -210,6 +228,8 @@ static void start_copies(struct python *python)
     struct server *server = in_charge(python);
     int64_t spares = 0, plain = 0;
 
+    if (clock_mono_ms() < python->next_copy_ms)
+        return;
     if (is_instance(python)) {
         use_up_servers(python);
         return;
@@ -224,6 +244,8 @@ static void start_copies(struct python *python)
         if (ask->special && ask->own == NULL && copy_start(server, ask) < 0)
             break;
     }
+    if (plain == 0 && spares > 0 && clock_mono_ms() < python->refill_ms)
+        return;
     for (int64_t missing = python->runtime.spare + plain - spares; missing > 0; missing--)
         if (copy_start(server, NULL) < 0)
             return; /* the next look tries again */
@@ -249,13 +271,14 @@ static void find_due(struct python *python)
     }
 }
 
-/* After a burst there are more of those that take job after job than anybody needs: the last ones go. */
+/* After a burst of those that take job after job, or of jobs that were cancelled while they waited, there are more than anybody needs:
+ * the last ones go. */
 static void shrink(struct python *python)
 {
     int64_t kept = 0, most = python->runtime.spare + 1;
 
     LIST_FOREACH(copy, &python->copies, struct copy, node)
-        if (copy->lasting && copy->state == COPY_READY && ++kept > most)
+        if (copy->state == COPY_READY && copy->ask == NULL && ++kept > most)
             copy_leave(copy);
 }
 
@@ -356,6 +379,13 @@ static void on_tick(uv_timer_t *tick)
     python_tend(python);
 }
 
+/* A job that has just got its copy does not share the processors with the making of the next one, while there are others. */
+void python_refill_later(struct python *python)
+{
+    python->refill_ms = clock_mono_ms() + REFILL_MS;
+    (void)uv_timer_start(&python->tick, on_tick, REFILL_MS, TICK_MS);
+}
+
 /* ---- ends ---- */
 
 /* Its copies are ended with it: whatever killed it may have reached into them. */
@@ -381,6 +411,7 @@ void python_note_server(struct python *python, struct server *server)
         log_warn("runtime %s: server %d died: %s", python->runtime.name, (int)server->pid,
                  server->why);
         end_copies(python, server);
+        (void)back_off(python);
         python_turn(python);
         return;
     }
@@ -390,21 +421,67 @@ void python_note_server(struct python *python, struct server *server)
     python_turn(python);
 }
 
+/* A copy was not ready in time.  On a busy machine it needs its time, and a new server would add to the load: the next ones get more,
+ * and jobs wait.  True: they have had it all. */
+static bool is_last_patience(struct python *python, const struct copy *copy)
+{
+    if (copy->patience_ms < python->patience_ms)
+        return false; /* asked for before that was known */
+    if (copy->patience_ms >= PATIENCE_MAX_MS)
+        return true;
+    python->patience_ms = 2 * copy->patience_ms;
+    log_warn("runtime %s: a copy was not ready within %" PRId64 " s, the next ones have %" PRId64
+             " s: is the machine overloaded?",
+             python->runtime.name, copy->patience_ms / 1000, python->patience_ms / 1000);
+    return false;
+}
+
+/* Its server may be no good.  But where the machine has no room for a process the server is not to blame: it and the jobs in its other
+ * copies go on. */
+static void note_copy_failure(struct python *python, struct copy *copy)
+{
+    int error = copy->verdict.cause == CAUSE_SPAWN ? copy->verdict.spawn_errno : 0;
+    bool no_room = error != 0 && verdict_outcome(&copy->verdict, NULL) == OUTCOME_PUT_BACK;
+
+    if (error == EPIPE)
+        return; /* it is gone: its end says more */
+    if (no_room) {
+        copy->server->asked--; /* isolation instance: it still owes one */
+        if (clock_mono_ms() < python->next_copy_ms)
+            return; /* asked for before that was known */
+        python->next_copy_ms = clock_mono_ms() + ROOM_WAIT_MS;
+    }
+    if (copy->was_slow && !is_last_patience(python, copy))
+        return;
+    log_warn("runtime %s: a copy did not become ready: %s", python->runtime.name, copy->why);
+    if (++python->copy_failures < COPY_FAILURES_MAX && error != ETIMEDOUT && !copy->was_slow)
+        return; /* one that does not answer holds up all who start something */
+    python->copy_failures = 0;
+    refuse_all(python, false, copy->why);
+    if (no_room)
+        return;
+    log_warn("runtime %s: its server is no good, the next one starts in %" PRId64 " ms",
+             python->runtime.name, back_off(python));
+    server_kill(copy->server, copy->why);
+}
+
+void python_note_ready_copy(struct python *python, struct copy *copy)
+{
+    python->copy_failures = 0;
+    python->failures = 0;
+    if (clock_mono_ms() - copy->spawned_ms < PATIENCE_MS / 2)
+        python->patience_ms = PATIENCE_MS;
+}
+
 void python_note_copy(struct python *python, struct copy *copy)
 {
     struct python_ask *ask = copy->ask;
 
     if (copy->server != NULL && copy->server->state == SERVER_READY && !copy->expected &&
-        !copy->was_ready) {
-        log_warn("runtime %s: a copy did not become ready: %s", python->runtime.name, copy->why);
-        if (++python->copy_failures >= COPY_FAILURES_MAX) {
-            python->copy_failures = 0;
-            refuse_all(python, false, copy->why);
-            server_kill(copy->server, copy->why);
-        }
-    }
-    if (ask != NULL && ask->waiting &&
-        ask->own == copy) { /* a limit that this host cannot hold, say */
+        !copy->was_ready)
+        note_copy_failure(python, copy);
+    /* A limit that this host cannot hold, say. */
+    if (ask != NULL && ask->waiting && ask->own == copy) {
         ask->own = NULL;
         copy->ask = NULL;
         bool permanent = copy->verdict.cause == CAUSE_SPAWN &&
@@ -422,9 +499,11 @@ int python_new(struct pythons *pythons, const struct python_runtime *runtime, st
 
     if (python == NULL)
         return -ENOMEM;
-    *python = (struct python){
-        .magic = PYTHON_MAGIC, .pythons = pythons, .wanted = runtime->named, .handles = 2
-    };
+    *python = (struct python){ .magic = PYTHON_MAGIC,
+                               .pythons = pythons,
+                               .wanted = runtime->named,
+                               .handles = 2,
+                               .patience_ms = PATIENCE_MS };
     list_init(&python->servers);
     list_init(&python->copies);
     list_init(&python->asks);

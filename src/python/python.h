@@ -73,7 +73,7 @@ struct copy_events {
     void (*on_kill_pending)(void *arg);
 };
 
-/* ret_pipes: the caller's from here on.  Its channel takes one job (u32le length, JSON) and answers in lines.
+/* ret_pipes: the caller's from here on.  Its channel takes one job (u32le length, key, JSON) and answers in lines.
  * 0 or -errno (then the copy is ended, and on_exited comes). */
 MUST_CHECK int copy_adopt(struct copy *copy, const struct copy_events *events, void *arg,
                           struct child_pipes *ret_pipes);

@@ -31,9 +31,6 @@ enum server_event {
     SERVER_EMPTY,
     SERVER_EVENTS
 };
-/* The state after `event`, or -EPROTO where server_moves.def has no such move. */
-int server_next(enum server_state state, enum server_event event);
-const char *server_state_name(enum server_state state);
 
 /* One Node process with Pyodide in it. */
 struct server {
@@ -89,7 +86,6 @@ enum copy_event {
     COPY_EMPTY,
     COPY_EVENTS
 };
-int copy_next(enum copy_state state, enum copy_event event);
 
 struct copy {
     uint32_t magic;
@@ -105,10 +101,11 @@ struct copy {
     bool poll_open;
     uv_timer_t timer;
     unsigned parts;
-    int64_t asked_ms;
-    char line[256]; /* its first words */
+    int64_t asked_ms, spawned_ms;
+    int64_t patience_ms; /* from the clone to READY at most */
+    char line[256];      /* its first words */
     size_t line_len;
-    bool was_ready, expected;
+    bool was_ready, was_slow, expected;
     bool lasting; /* isolation scope: it takes job after job */
     struct verdict verdict;
     char why[240];                    /* why it was stopped by us, or what it said */
@@ -131,12 +128,15 @@ struct python {
     uv_timer_t tick;
     unsigned handles;
 
-    int failures;          /* starts of a server that failed in a row */
+    int failures; /* servers in a row that did not start, or made no copy that became ready */
     int64_t next_start_ms; /* monotonic: not before */
-    int copy_failures;     /* copies that failed in a row */
-    bool refused;          /* the last start: last_error is a sentence that stays true */
+    int64_t refill_ms; /* monotonic: a job was given a spare, whose place is filled from then on */
+    int copy_failures; /* copies that failed in a row */
+    int64_t next_copy_ms; /* monotonic: not before */
+    int64_t patience_ms;  /* for a copy to become ready: more on a busy machine */
+    bool refused;         /* the last start: last_error is a sentence that stays true */
     char last_error[240];
-    int64_t jobs, recycles, deaths, failed_starts, started;
+    int64_t jobs, recycles, deaths, failed_starts;
 };
 
 struct pythons {
@@ -176,16 +176,23 @@ MUST_CHECK int python_new(struct pythons *pythons, const struct python_runtime *
 MUST_CHECK int python_change(struct python *python, const struct python_runtime *runtime);
 void python_tend(struct python *python);
 void python_turn(struct python *python); /* tend, but not from inside the caller's call */
+
+/* A job has got a spare: its place is filled a little later, unless it was the last one. */
+void python_refill_later(struct python *python);
 void python_leave(struct python *python);
 void python_close(struct python *python);
 /* A server's process has gone. */
 void python_note_server(struct python *python, struct server *server);
+/* A copy has become ready. */
+void python_note_ready_copy(struct python *python, struct copy *copy);
 /* A copy that nobody had yet has gone. */
 void python_note_copy(struct python *python, struct copy *copy);
 json_t *python_json(const struct python *python);
 
 /* ---- pythons.c ---- */
 
+/* What holds servers and copies.  No PID namespace: a copy is born in its server's, and must see the worker as its parent. */
+enum spec_containment pythons_containment(const struct pythons *pythons);
 void pythons_forget(struct pythons *pythons, struct python *python);
 
 #endif

@@ -1,5 +1,6 @@
 /* pythons.c - all runtimes of a worker, by name; contract in python.h. */
 #include "base/buf.h"
+#include "child/nursery.h"
 #include "python/python_int.h"
 
 int pythons_new(uv_loop_t *loop, struct nursery *nursery, struct pythons **ret)
@@ -114,6 +115,11 @@ static void try_end(struct pythons *pythons)
     free(pythons);
     if (on_closed != NULL)
         on_closed(arg);
+}
+
+enum spec_containment pythons_containment(const struct pythons *pythons)
+{
+    return nursery_host(pythons->nursery)->v2.usable ? CONTAIN_CGROUP : CONTAIN_GROUP;
 }
 
 void pythons_forget(struct pythons *pythons, struct python *python)

@@ -24,8 +24,8 @@ struct python_runtime {
     char *hash_seed; /* NULL = random for each server, or a number */
     bool named;      /* mandor.yaml has it: its server is started before the first job */
 };
-MUST_CHECK int python_runtime_copy(const struct python_runtime *from,
-                                   struct python_runtime *to); /* 0 or -ENOMEM */
+/* 0 or -ENOMEM. */
+MUST_CHECK int python_runtime_copy(const struct python_runtime *from, struct python_runtime *to);
 bool python_runtime_same(const struct python_runtime *a, const struct python_runtime *b);
 void python_runtime_done(struct python_runtime *runtime);
 /* Does the runtime name this package, extras included ("Pandas" is "pandas", "pandas" is in "pandas[excel]")?  false also where the text is

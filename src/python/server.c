@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/words.h"
 #include "os/zygote_wire.h"
 #include "pool/inspect.h"
 #include "python/locate.h"
@@ -30,17 +31,13 @@ static const char *const state_names[SERVER_STATES] = {
     "resolving", "spawning", "loading", "ready", "leaving", "ending", "gone",
 };
 
-int server_next(enum server_state state, enum server_event event)
+/* The state after `event`, or -EPROTO where server_moves.def has no such move. */
+static int server_next(enum server_state state, enum server_event event)
 {
     for (size_t i = 0; i < ARRAY_LEN(moves); i++)
         if (moves[i].from == state && moves[i].event == event)
             return (int)moves[i].to;
     return -EPROTO;
-}
-
-const char *server_state_name(enum server_state state)
-{
-    return state_names[state];
 }
 
 static void move(struct server *server, enum server_event event)
@@ -61,13 +58,6 @@ static void note_why(struct server *server, const char *why)
 
 /* ---- the end ---- */
 
-static void free_words(char **words)
-{
-    for (size_t i = 0; words != NULL && words[i] != NULL; i++)
-        free(words[i]);
-    free(words);
-}
-
 static void on_part_closed(void *arg)
 {
     struct server *server = arg;
@@ -80,8 +70,8 @@ static void on_part_closed(void *arg)
     python->server_count--;
     python_runtime_done(&server->runtime);
     store_wheels_done(&server->wheels);
-    free_words(server->argv);
-    free_words(server->envp);
+    words_free(server->argv);
+    words_free(server->envp);
     free(server->store);
     free(server->node_program);
     free(server->harness);
@@ -169,8 +159,8 @@ static void on_err_line(void *arg, const char *line)
     struct server *server = arg;
 
     log_warn("runtime %s: server %d: %s", server->runtime.name, (int)server->pid, line);
-    if (!server->was_ready && !server->refused &&
-        server->err != NULL) /* the last line before its end may say why */
+    /* The last line before its end may say why. */
+    if (!server->was_ready && !server->refused && server->err != NULL)
         (void)snprintf(server->why, sizeof server->why, "%.*s", (int)sizeof server->why - 1, line);
 }
 
@@ -183,7 +173,6 @@ static void become_ready(struct server *server, json_t *ready)
     (void)uv_timer_stop(&server->timer);
     (void)uv_poll_stop(&server->poll); /* the spawner thread reads from here on */
     move(server, SERVER_SAID_READY);
-    server->python->failures = 0;
     server->python->refused = false;
     server->python->last_error[0] = '\0';
     log_info("runtime %s: server %d is ready after %" PRId64 " ms: Node %s, Pyodide %s",
@@ -280,7 +269,7 @@ static void on_spawned(struct child *child, pid_t pid, const struct child_pipes 
     }
     if (r == 0)
         r = say_config(server);
-    if (r < 0)
+    if (r < 0 && r != -EPIPE) /* it is gone: its exit says more */
         server_kill(server, strerror(-r));
     (void)uv_timer_start(&server->timer, on_impatient, (uint64_t)server->runtime.start_timeout_ms,
                          0);
@@ -294,6 +283,10 @@ static void on_exited(struct child *child, const struct verdict *verdict, void *
     (void)uv_timer_stop(&server->timer);
     if (server->err != NULL)
         prints_finish(server->err);
+    if (server->why[0] == '\0' && verdict->error[0] == '\0' && server->state == SERVER_LOADING)
+        (void)snprintf(server->why, sizeof server->why,
+                       "'%.150s' has ended without a word: is it Node 20, 22 or 24?",
+                       server->node_program);
     if (server->why[0] == '\0')
         note_why(server, verdict->error[0] != '\0' ? verdict->error : "it has ended by itself");
     move(server, SERVER_EXITED);
@@ -331,13 +324,14 @@ static void run_resolve(struct work *work)
 
 static int make_vectors(struct server *server)
 {
-    static const char *const flags[] = { "--single-threaded", "--v8-pool-size=0",
-                                         "--max-old-space-size=128",
-                                         "--disallow-code-generation-from-strings" };
+    static const char *const flags[] = {
+        "--single-threaded",       "--v8-pool-size=0",  "--max-old-space-size=128",
+        "--min-semi-space-size=8", "--no-wasm-code-gc", "--disallow-code-generation-from-strings"
+    };
     size_t count = 0;
 
     server->argv = calloc(ARRAY_LEN(flags) + 3, sizeof *server->argv);
-    server->envp = calloc(2, sizeof *server->envp);
+    server->envp = calloc(4, sizeof *server->envp);
     if (server->argv == NULL || server->envp == NULL)
         return -ENOMEM;
     if ((server->argv[count++] = strdup(server->node_program)) == NULL)
@@ -350,7 +344,12 @@ static int make_vectors(struct server *server)
         return -ENOMEM;
     }
     server->envp[0] = strdup("UV_USE_IO_URING=0");
-    return server->envp[0] != NULL ? 0 : -ENOMEM;
+    server->envp[1] = strdup("LD_BIND_NOW=1"); /* once, not in every copy */
+    /* The loader knows no way to name a file with one of these. */
+    if (strpbrk(server->harness, " :$") == NULL &&
+        asprintf(&server->envp[2], "LD_PRELOAD=%s/mandor_places.so", server->harness) < 0)
+        server->envp[2] = NULL;
+    return server->envp[0] != NULL && server->envp[1] != NULL ? 0 : -ENOMEM;
 }
 
 static int launch(struct server *server)
@@ -374,7 +373,7 @@ static int launch(struct server *server)
                                    .channel_fd = theirs,
                                    .stdout_fd = -1,
                                    .stderr_fd = -1,
-                                   .containment = CONTAIN_AUTO };
+                                   .containment = pythons_containment(server->python->pythons) };
 
     return child_start(server->python->pythons->nursery, &launch, &events, server, &server->child);
 }
@@ -468,7 +467,6 @@ int server_start(struct python *python)
     server->timer.data = server;
     list_push_back(&python->servers, &server->node);
     python->server_count++;
-    python->started++;
     work_submit(python->pythons->loop, &server->resolve, WORK_UNKNOWN, run_resolve, after_resolve);
     return 0;
 }

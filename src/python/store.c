@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
+#include "base/file.h"
 #include "python/digest.h"
 
 #define DEPTH_MAX 500 /* packages that need each other in a row */
-#define RACES_MAX 10  /* changes of the store that one look at it outlives */
 
 char *store_path(const char *dir, const json_t *package)
 {
@@ -21,32 +21,11 @@ char *store_path(const char *dir, const json_t *package)
 
 /* ---- the lock file ---- */
 
-/* All of fd; too much is -EFBIG. */
-static int read_all(int fd, struct buf *buf)
-{
-    for (;;) {
-        int r = buf_reserve(buf, (size_t)64 << 10);
-        if (r < 0)
-            return r;
-        ssize_t n = RETRY_EINTR(read(fd, buf->data + buf->len, (size_t)64 << 10));
-        if (n < 0)
-            return -errno;
-        if (n == 0)
-            return 0;
-        buf->len += (size_t)n;
-        if (buf->len > LOCKFILE_SIZE_MAX)
-            return -EFBIG;
-    }
-}
-
 int store_read_file(const char *path, json_t **ret, struct mandor_err *err)
 {
     SCOPED_BUF text = { .data = NULL };
-    SCOPED_FD fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-    if (fd < 0)
-        return err_set(err, -errno, FAULT_HOST, "open '%s'", path);
 
-    int r = read_all(fd, &text);
+    int r = file_read(path, LOCKFILE_SIZE_MAX, false, &text);
     if (r < 0)
         return err_set(err, r, FAULT_HOST, "read '%s'", path);
     r = lockfile_parse(text.data, text.len, ret, err);
@@ -299,7 +278,7 @@ int store_wheels(const char *dir, char *const *packages, struct store_wheels *re
         json_decref(before);
         before = lock;
         /* A file that has gone may have been replaced since the lock was read: it is read once more, until it stays the same. */
-        if (r != -ENOENT || !changed || turn == RACES_MAX)
+        if (r != -ENOENT || !changed || turn == STORE_RACES_MAX)
             return r;
     }
 }

@@ -14,6 +14,7 @@
 #include "python/lockfile.h"
 
 #define STORE_LOCK_NAME "lock.json" /* below DIR */
+#define STORE_RACES_MAX 10          /* changes of the store that one look at it outlives */
 
 /* ---- reading ---- */
 

@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
+#include "base/file.h"
 #include "os/tree.h"
 #include "python/digest.h"
 #include "python/store.h"
@@ -20,35 +21,7 @@ struct store_edit {
     json_t *lock;
 };
 
-/* ---- durable files ---- */
-
-static int sync_dir(const char *path, struct mandor_err *err)
-{
-    SCOPED_FD fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-    if (fd < 0 || fsync(fd) < 0)
-        return err_set(err, -errno, FAULT_HOST, "make directory '%s' durable", path);
-    return 0;
-}
-
-/* mkdir -p */
-static int make_dirs(const char *dir, struct mandor_err *err)
-{
-    SCOPED_FREE char *path = strdup(dir);
-    if (path == NULL)
-        return err_set(err, -ENOMEM, FAULT_HOST, "make '%s'", dir);
-
-    for (char *slash = path; slash != NULL;) {
-        slash = strchr(slash + 1, '/');
-        if (slash != NULL)
-            *slash = '\0';
-        if (mkdir(path, 0777) < 0 && errno != EEXIST)
-            return err_set(err, -errno, FAULT_HOST, "make directory '%s'", path);
-        if (slash != NULL)
-            *slash = '/';
-    }
-    return 0;
-}
+/* ---- temporary files ---- */
 
 static int join(const char *dir, const char *name, char **ret, struct mandor_err *err)
 {
@@ -125,10 +98,13 @@ static void sweep(const char *dir, const json_t *lock)
 
 /* ---- the turn ---- */
 
+/* Wait for it.  The store is made where it is missing. */
 static int take_turn(const char *dir, int *ret_fd, struct mandor_err *err)
 {
     SCOPED_FREE char *path = NULL;
     int r = join(dir, ".turn", &path, err);
+    if (r == 0)
+        r = file_make_parents(path, 0777, NULL, err);
     if (r < 0)
         return r;
 
@@ -155,9 +131,7 @@ static int open_edit(struct store_edit *edit, struct mandor_err *err)
 {
     if (edit->dir == NULL)
         return err_set(err, -ENOMEM, FAULT_HOST, "open the wheel store");
-    int r = make_dirs(edit->dir, err);
-    if (r == 0)
-        r = take_turn(edit->dir, &edit->turn, err);
+    int r = take_turn(edit->dir, &edit->turn, err);
     return r == 0 ? read_lock(edit->dir, &edit->lock, err) : r;
 }
 
@@ -229,7 +203,7 @@ static int place(const struct store_edit *edit, const json_t *package, const cha
         return err_set(err, -errno, FAULT_HOST, "make directory '%s'", dir);
     if (rename(temp, path) < 0)
         return err_set(err, -errno, FAULT_HOST, "rename '%s' to '%s'", temp, path);
-    return sync_dir(dir, err);
+    return file_sync_dir(dir, err);
 }
 
 int store_edit_put(struct store_edit *edit, const char *name, json_t *package, const char *from,
@@ -267,15 +241,11 @@ int store_edit_remove(struct store_edit *edit, const char *name, struct mandor_e
     return 0;
 }
 
-static int write_lock(int fd, const struct buf *text)
+static int write_durably(int fd, const struct buf *text)
 {
-    for (size_t at = 0; at < text->len;) {
-        ssize_t n = RETRY_EINTR(write(fd, text->data + at, text->len - at));
-        if (n < 0)
-            return -errno;
-        at += (size_t)n;
-    }
-    return fsync(fd) < 0 ? -errno : 0;
+    int r = file_write_all(fd, text->data, text->len);
+
+    return r == 0 && fsync(fd) < 0 ? -errno : r;
 }
 
 int store_edit_commit(struct store_edit *edit, struct mandor_err *err)
@@ -292,8 +262,8 @@ int store_edit_commit(struct store_edit *edit, struct mandor_err *err)
     SCOPED_FD fd = make_temp(edit->dir, &temp, err);
     if (fd < 0)
         return fd;
-    r = sync_dir(edit->dir, err); /* the wheels' directories, before the lock names them */
-    if (r == 0 && (r = write_lock(fd, &text)) < 0)
+    r = file_sync_dir(edit->dir, err); /* the wheels' directories, before the lock names them */
+    if (r == 0 && (r = write_durably(fd, &text)) < 0)
         r = err_set(err, r, FAULT_HOST, "write '%s'", temp);
     if (r == 0 && rename(temp, path) < 0)
         r = err_set(err, -errno, FAULT_HOST, "rename '%s' to '%s'", temp, path);
@@ -301,7 +271,7 @@ int store_edit_commit(struct store_edit *edit, struct mandor_err *err)
         (void)unlink(temp);
         return r;
     }
-    r = sync_dir(edit->dir, err);
+    r = file_sync_dir(edit->dir, err);
     sweep(edit->dir, edit->lock);
     return r;
 }
@@ -312,9 +282,7 @@ int store_staging(const char *dir, char **ret_path, int *ret_fd, struct mandor_e
 {
     SCOPED_FREE char *path = NULL;
     SCOPED_FD turn = -1, fd = -1;
-    int r = make_dirs(dir, err);
-    if (r == 0)
-        r = take_turn(dir, &turn, err); /* nobody sweeps between mkdtemp and flock */
+    int r = take_turn(dir, &turn, err); /* nobody sweeps between mkdtemp and flock */
     if (r == 0)
         r = join(dir, TEMP_PREFIX "XXXXXX", &path, err);
     if (r < 0)

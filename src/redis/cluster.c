@@ -33,8 +33,7 @@ void redis_note_moved(struct redis *redis, const char *text)
     char *host = NULL;
     int port = 0;
 
-    (void)err_set(&redis->err, -EROFS, FAULT_CALLER, "redis '%s': %.100s", redis->url.text, text);
-    redis->err.fault = FAULT_REMOTE;
+    (void)err_say(&redis->err, -EROFS, FAULT_REMOTE, "redis '%s': %.100s", redis->url.text, text);
     if (parse_place(redis, text, &host, &port) < 0)
         return; /* the next of the URL's hosts is tried */
     log_debug("redis", "%s: %s", redis->url.text, text);
@@ -48,7 +47,8 @@ static int open_node(struct redis *redis, const char *host, int port)
 {
     struct redis_url url;
     struct redis_options options = { .client_name = redis->client_name,
-                                     .connect_ms = redis->connect_ms };
+                                     .connect_ms = redis->connect_ms,
+                                     .patience_ms = redis->options.patience_ms };
     int r = redis_url_copy(&redis->url, &url);
 
     if (r == 0)

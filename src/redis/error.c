@@ -1,6 +1,8 @@
 /* error.c - the server's error replies as -errno; contract in redis.h. */
 #include "redis/redis.h"
 
+#define SHOWN_MAX ((size_t)180)
+
 static const struct {
     const char *word;
     int code;
@@ -13,7 +15,7 @@ static const struct {
     { "WRONGTYPE", -EMEDIUMTYPE },
 };
 
-/* Is word in text, as a whole?  Errors of commands inside of a script stand in the middle of the script's own. */
+/* Is word in text, as a whole?  Errors of commands inside of a script or a transaction stand in the middle of its own. */
 static bool has_word(const char *text, size_t len, const char *word, bool first)
 {
     size_t n = strlen(word);
@@ -31,23 +33,27 @@ static bool has_word(const char *text, size_t len, const char *word, bool first)
 
 int redis_error_code(const char *text, size_t len)
 {
-    static const char script[] = "ERR Error running script";
-    static const char user_script[] = "ERR user_script";
-    bool nested =
-        (len > sizeof script && memcmp(text, script, sizeof script - 1) == 0) ||
-        (len > sizeof user_script && memcmp(text, user_script, sizeof user_script - 1) == 0);
+    static const char *const outer[] = { "ERR Error running script", "ERR user_script",
+                                         "EXECABORT Transaction discarded because of" };
+    bool nested = false;
 
+    for (size_t i = 0; i < ARRAY_LEN(outer); i++)
+        nested |= len > strlen(outer[i]) && memcmp(text, outer[i], strlen(outer[i])) == 0;
+    if (!nested && len > 4 && memcmp(text, "ERR ", 4) == 0) { /* a script has passed it on */
+        text += 4;
+        len -= 4;
+    }
     for (size_t i = 0; i < ARRAY_LEN(classes); i++)
         if (has_word(text, len, classes[i].word, !nested))
             return classes[i].code;
     return -EPROTO;
 }
 
-size_t redis_error_len(const char *text, size_t len)
+int redis_error_len(const char *text, size_t len)
 {
     const char *place = memmem(text, len, " script: ", 9);
 
-    return place != NULL ? (size_t)(place - text) : len;
+    return (int)MIN(place != NULL ? (size_t)(place - text) : len, SHOWN_MAX);
 }
 
 bool redis_is_transient(int code)
@@ -65,7 +71,7 @@ bool redis_is_transient(int code)
     case -EPIPE:
         return true;
     default:
-        return code <= UV_EAI_ADDRFAMILY &&
-               code >= UV_EAI_OVERFLOW - 20; /* names are looked up again */
+        /* Names are looked up again. */
+        return code <= UV_EAI_ADDRFAMILY && code >= UV_EAI_OVERFLOW - 20;
     }
 }

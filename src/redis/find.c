@@ -24,9 +24,8 @@ static void refused(struct redis *redis, int code, const char *step, const char 
 {
     struct mandor_err err;
 
-    (void)err_set(&err, code, FAULT_CALLER, "redis '%s': %s%.*s", redis->url.text, step,
-                  (int)MIN(redis_error_len(text, len), (size_t)180), text);
-    err.fault = FAULT_REMOTE;
+    (void)err_say(&err, code, FAULT_REMOTE, "redis '%s': %s%.*s", redis->url.text, step,
+                  redis_error_len(text, len), text);
     redis_lost(redis, &err);
 }
 
@@ -109,8 +108,8 @@ static void on_selected(redisAsyncContext *context, void *reply, void *privdata)
 static void on_role(redisAsyncContext *context, void *data, void *privdata)
 {
     const redisReply *reply = data;
-    struct redis *redis =
-        greeting(reply, privdata, NULL); /* ROLE may be forbidden: then READONLY will tell */
+    /* ROLE may be forbidden: then READONLY will tell. */
+    struct redis *redis = greeting(reply, privdata, NULL);
     if (redis == NULL)
         return;
     if (reply->type == REDIS_REPLY_ARRAY && reply->elements > 0 && reply->element[0]->str != NULL &&
@@ -137,8 +136,14 @@ static void on_server(redisAsyncContext *context, void *data, void *privdata)
     if (redis == NULL)
         return;
     SCOPED_FREE char *version = info(data, "\nredis_version:");
+    SCOPED_FREE char *valkey = info(data, "\nvalkey_version:");
     if (version != NULL && sscanf(version, "%d.%d.%d", &major, &minor, &patch) >= 2)
         redis->version = major * 10000 + minor * 100 + patch;
+    (void)snprintf(redis->software, sizeof redis->software, "%s %s",
+                   valkey != NULL ? "Valkey" : "Redis",
+                   valkey != NULL    ? valkey
+                   : version != NULL ? version
+                                     : "of an unknown version");
     greeted(redis);
 }
 

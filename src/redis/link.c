@@ -40,8 +40,11 @@ struct link {
     unsigned refs;              /* the owner, the lookup, each wire */
     bool up, closed;
 #ifdef HAVE_HIREDIS_SSL
+    uv_work_t prepare; /* certificates are read on the pool */
+    struct redis_url url;
     SSL_CTX *tls;
     char *tls_name; /* what the certificate must be for */
+    SSL *ssl;       /* of the latest connection: it knows why a handshake failed */
 #endif
 };
 
@@ -52,8 +55,10 @@ static void unref(struct link *link)
     if (link->addresses != NULL)
         uv_freeaddrinfo(link->addresses);
 #ifdef HAVE_HIREDIS_SSL
+    SSL_free(link->ssl);
     SSL_CTX_free(link->tls);
     free(link->tls_name);
+    redis_url_done(&link->url);
 #endif
     free(link->name);
     free(link->host);
@@ -72,7 +77,8 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 
     if (wire->context != NULL && (seen & UV_READABLE))
         redisAsyncHandleRead(wire->context);
-    if (wire->context != NULL && (seen & UV_WRITABLE))
+    /* What the answers led to is written at once: the next turn may be long. */
+    if (wire->context != NULL && ((seen | wire->events) & UV_WRITABLE))
         redisAsyncHandleWrite(wire->context);
 }
 
@@ -168,15 +174,44 @@ static int code_of(const redisAsyncContext *context, int fallback)
                                                 : fallback;
 }
 
+#ifdef HAVE_HIREDIS_SSL
+/* Where a handshake fails later than in its first step hiredis has only errno's word, and that is "Success".
+ * *code: -EPROTO where the two cannot talk to each other, which stays so; not where the other side hung up. */
+static const char *tls_reason(const struct link *link, const redisAsyncContext *context, int *code)
+{
+    if (link->ssl == NULL || SSL_is_init_finished(link->ssl))
+        return NULL;
+    long verdict = SSL_get_verify_result(link->ssl);
+    unsigned long error = context->err == REDIS_ERR_IO ? ERR_peek_last_error() : 0;
+    const char *reason = verdict != X509_V_OK ? X509_verify_cert_error_string(verdict)
+                                              : ERR_reason_error_string(error);
+
+    if (reason != NULL)
+        *code = ERR_GET_REASON(error) == SSL_R_UNEXPECTED_EOF_WHILE_READING ? -ECONNRESET : -EPROTO;
+    return reason;
+}
+#else
+static const char *tls_reason(const struct link *link, const redisAsyncContext *context, int *code)
+{
+    (void)link;
+    (void)context;
+    (void)code;
+    return NULL;
+}
+#endif
+
 /* hiredis keeps the system's words only: take the number from the socket where it can be had. */
 static void note_error(struct link *link, const redisAsyncContext *context, int fallback)
 {
     int code = code_of(context, fallback);
+    const char *reason = tls_reason(link, context, &code);
 
-    (void)err_set(&link->err, code, FAULT_CALLER, "redis '%s': %s", link->name,
-                  context->errstr != NULL && context->errstr[0] != '\0' ? context->errstr
-                                                                        : strerror(-code));
-    link->err.fault = FAULT_REMOTE;
+    if (reason != NULL)
+        (void)err_say(&link->err, code, FAULT_REMOTE, "TLS to redis '%s': %s", link->name, reason);
+    else
+        (void)err_say(&link->err, code, FAULT_REMOTE, "redis '%s': %s", link->name,
+                      context->errstr != NULL && context->errstr[0] != '\0' ? context->errstr
+                                                                            : strerror(-code));
 }
 
 static void try_next(struct link *link);
@@ -233,7 +268,14 @@ static int start_tls(struct link *link, redisAsyncContext *context)
         SSL_free(ssl);
         return -EINVAL;
     }
-    return redisInitiateSSL(&context->c, ssl) == REDIS_OK ? 0 : -EPROTO; /* ssl is hiredis' now */
+    SSL_free(link->ssl);
+    link->ssl = ssl;
+    (void)SSL_up_ref(ssl);
+    ERR_clear_error();
+    if (redisInitiateSSL(&context->c, ssl) == REDIS_OK)
+        return 0; /* the other reference is hiredis' now */
+    SSL_free(ssl);
+    return -ECONNRESET; /* but for what note_error() finds */
 }
 #else
 static int start_tls(struct link *link, redisAsyncContext *context)
@@ -331,28 +373,58 @@ static int bad_tls(const struct link *link, struct mandor_err *err, const char *
     return err_set(err, -EINVAL, FAULT_CALLER, "TLS to redis '%s': %s: %s", link->name, what, text);
 }
 
-/* url NULL: no TLS. */
-static int make_tls(struct link *link, const struct redis_url *url, struct mandor_err *err)
+/* On a pool thread: a bundle of authorities is some hundred kilobytes to read and to take apart.  Done for each connection, so that
+ * a certificate that was renewed is used from the next one on. */
+static void read_certificates(uv_work_t *work)
 {
-    const char *ca = redis_url_param(url, "ca"), *cert = redis_url_param(url, "cert");
-    const char *key = redis_url_tls_key(url), *name = redis_url_param(url, "sni");
+    struct link *link = work->data;
+    const char *ca = redis_url_param(&link->url, "ca"), *cert = redis_url_param(&link->url, "cert");
+    const char *key = redis_url_tls_key(&link->url), *name = redis_url_param(&link->url, "sni");
+    struct mandor_err *err = &link->err;
 
-    if (url == NULL)
-        return 0;
     ERR_clear_error();
     link->tls_name = strdup(name != NULL ? name : link->host);
     link->tls = SSL_CTX_new(TLS_client_method());
-    if (link->tls == NULL || link->tls_name == NULL)
-        return err_set(err, -ENOMEM, FAULT_HOST, "TLS to redis '%s'", link->name);
+    if (link->tls == NULL || link->tls_name == NULL) {
+        (void)err_set(err, -ENOMEM, FAULT_HOST, "TLS to redis '%s'", link->name);
+        return;
+    }
     (void)SSL_CTX_set_min_proto_version(link->tls, TLS1_2_VERSION);
     if (ca != NULL ? SSL_CTX_load_verify_locations(link->tls, ca, NULL) != 1
                    : SSL_CTX_set_default_verify_paths(link->tls) != 1)
-        return bad_tls(link, err, "read the authorities' certificates");
-    if (cert != NULL && SSL_CTX_use_certificate_chain_file(link->tls, cert) != 1)
-        return bad_tls(link, err, "read the certificate 'cert'");
-    if (key != NULL && SSL_CTX_use_PrivateKey_file(link->tls, key, SSL_FILETYPE_PEM) != 1)
-        return bad_tls(link, err, "read the private key 'key'");
-    return 0;
+        (void)bad_tls(link, err, "read the authorities' certificates");
+    else if (cert != NULL && SSL_CTX_use_certificate_chain_file(link->tls, cert) != 1)
+        (void)bad_tls(link, err, "read the certificate 'cert'");
+    else if (key != NULL && SSL_CTX_use_PrivateKey_file(link->tls, key, SSL_FILETYPE_PEM) != 1)
+        (void)bad_tls(link, err, "read the private key 'key'");
+}
+
+static int look_up(struct link *link);
+
+static void on_certificates(uv_work_t *work, int status)
+{
+    struct link *link = work->data;
+
+    OBJ_CHECK(link, LINK_MAGIC);
+    if (status == 0 && link->err.code == 0 && !link->closed)
+        status = look_up(link);
+    if (status < 0 && link->err.code == 0)
+        (void)err_set(&link->err, status, FAULT_REMOTE, "look up redis '%s'", link->name);
+    if (link->err.code != 0)
+        down(link);
+    unref(link);
+}
+
+static int begin_tls(struct link *link, const struct redis_url *url)
+{
+    int r = redis_url_copy(url, &link->url);
+
+    link->prepare.data = link;
+    if (r == 0)
+        r = uv_queue_work(link->loop, &link->prepare, read_certificates, on_certificates);
+    if (r == 0)
+        link->refs++;
+    return r;
 }
 #else
 int link_check_tls(struct mandor_err *err)
@@ -362,10 +434,10 @@ int link_check_tls(struct mandor_err *err)
                    "none); use a build with libhiredis-ssl, or a tunnel");
 }
 
-static int make_tls(struct link *link, const struct redis_url *url, struct mandor_err *err)
+static int begin_tls(struct link *link, const struct redis_url *url)
 {
-    (void)link;
-    return url == NULL ? 0 : link_check_tls(err);
+    (void)link, (void)url;
+    return -ENOTSUP; /* redis_new() has said so */
 }
 #endif
 
@@ -417,12 +489,7 @@ int link_new(uv_loop_t *loop, const struct link_place *place, const struct link_
         unref(link);
         return err_set(err, r, FAULT_HOST, "connect to redis");
     }
-    r = make_tls(link, place->tls, err);
-    if (r < 0) {
-        unref(link);
-        return r;
-    }
-    r = look_up(link);
+    r = place->tls != NULL ? begin_tls(link, place->tls) : look_up(link);
     if (r < 0) {
         (void)err_set(err, r, FAULT_REMOTE, "look up redis '%s'", link->name);
         unref(link);
@@ -439,7 +506,7 @@ void link_close(struct link *link)
     OBJ_CHECK(link, LINK_MAGIC);
     BUG_ON(link->closed);
     link->closed = true;
-    (void)uv_cancel((uv_req_t *)&link->lookup); /* refused when it has ended */
+    (void)uv_cancel((uv_req_t *)&link->lookup); /* refused when it has ended, or was not begun */
     if (link->context != NULL)
         redisAsyncFree(STEAL(link->context)); /* inside of a callback of it: when that returns */
     unref(link);
@@ -452,9 +519,4 @@ int link_send(struct link *link, const char *wire, size_t len, redisCallbackFn *
         return -ENOTCONN;
     int r = redisAsyncFormattedCommand(link->context, fn, data, wire, len);
     return r == REDIS_OK ? 0 : -ENOMEM;
-}
-
-const char *link_name(const struct link *link)
-{
-    return link->name;
 }

@@ -18,15 +18,14 @@ struct link_place { /* borrowed for the call */
     const char *host;
     int port;
     const char *unix_path; /* instead of host and port; NULL = none */
-    const struct redis_url
-        *tls; /* whose parameters say how: ca, cert, tls_key, sni; NULL = plain */
+    /* Whose parameters say how: ca, cert, tls_key, sni; NULL = plain. */
+    const struct redis_url *tls;
 };
 
 struct link_events {
     void (*on_up)(void *arg);
-    void (*on_down)(
-        void *arg,
-        const struct mandor_err *err); /* never up, or not any more; not after link_close() */
+    /* Never up, or not any more; not after link_close(). */
+    void (*on_down)(void *arg, const struct mandor_err *err);
 };
 
 /* Is hiredis here able to do TLS?  0 or -ENOTSUP with *err. */
@@ -42,6 +41,5 @@ void link_close(struct link *link);
 /* Queue one formatted command (redisFormatCommandArgv()).  fn is called once, with a reply or NULL.  0 or -ENOMEM; -ENOTCONN when not up. */
 MUST_CHECK int link_send(struct link *link, const char *wire, size_t len, redisCallbackFn *fn,
                          void *data);
-const char *link_name(const struct link *link); /* "redis.internal:6379" */
 
 #endif

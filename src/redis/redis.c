@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "redis/redis_int.h"
 
 #define CONNECT_MS       5000
@@ -20,6 +21,8 @@
 #define BACKOFF_LAST_MS  3000
 #define FLY_MS           1000 /* what was written gets at least that long */
 #define HOLD_MS          100
+#define HOLD_LAST_MS     1000 /* where the owner is patient: doubling up to here */
+#define HOLD_ASK_MS      1000
 #define TRIES_MAX        16 /* of one call that is sent away again and again */
 
 /* ---- calls ---- */
@@ -33,18 +36,20 @@ static void free_call(struct call *call)
 {
     if (call->wire != NULL)
         redisFreeCommand(call->wire);
+    redis_transaction_free(call->txn);
     free(call);
 }
 
-static void answer(struct call *call, int result, const redisReply *reply,
-                   const struct mandor_err *err)
+void redis_answer(struct call *call, int result, const redisReply *reply,
+                  const struct mandor_err *err)
 {
     redis_reply_fn *fn = STEAL(call->fn);
 
     list_remove(&call->node);
     if (fn != NULL)
         fn(call->arg, result, reply, err);
-    if (!call->in_wire) /* else hiredis comes back for it: it is told of later, from inside of one of its callbacks */
+    /* Else hiredis comes back for it: it is told of later, from inside of one of its callbacks. */
+    if (call->in_wire == 0)
         free_call(call);
     else
         call->dead = true;
@@ -55,7 +60,7 @@ static void fail(struct redis *redis, struct call *call, int code, const char *w
     struct mandor_err err = { 0 };
 
     (void)err_set(&err, code, FAULT_REMOTE, "redis '%s': %s", redis->url.text, what);
-    answer(call, code, NULL, &err);
+    redis_answer(call, code, NULL, &err);
 }
 
 /* It waited for a connection in vain: the reason is why there was none. */
@@ -64,7 +69,7 @@ static void fail_waiting(struct redis *redis, struct call *call)
     const struct mandor_err *err = why(redis);
 
     if (err != NULL)
-        answer(call, err->code, NULL, err);
+        redis_answer(call, err->code, NULL, err);
     else
         fail(redis, call, -ETIMEDOUT, "no answer in time");
 }
@@ -116,16 +121,16 @@ static int send_script(struct redis *redis, const struct redis_script *script)
 
 /* ---- replies ---- */
 
-/* Nothing more is written; when the last reply is here: reconnect or try again. */
-static void hold(struct redis *redis, bool reconnect)
+/* Nothing more is written; when the last reply is here: reconnect, or try again after the longest time that was asked for. */
+static void hold(struct redis *redis, bool reconnect, int64_t ms)
 {
+    redis->hold_ms = redis->holding ? MAX(redis->hold_ms, ms) : ms;
     redis->holding = true;
     redis->reconnect |= reconnect;
 }
 
 static void again(struct redis *redis, struct call *call)
 {
-    call->tries++;
     list_remove(&call->node);
     list_push_back(&redis->again, &call->node);
 }
@@ -137,37 +142,70 @@ static int64_t now_ms(void)
 
 static void note_reply_error(struct redis *redis, const redisReply *reply)
 {
-    (void)err_set(&redis->err, redis_error_code(reply->str, reply->len), FAULT_CALLER,
-                  "redis '%s': %.*s", redis->url.text,
-                  (int)MIN(redis_error_len(reply->str, reply->len), (size_t)180), reply->str);
-    redis->err.fault = FAULT_REMOTE;
+    (void)err_say(&redis->err, redis_error_code(reply->str, reply->len), FAULT_REMOTE,
+                  "redis '%s': %.*s", redis->url.text, redis_error_len(reply->str, reply->len),
+                  reply->str);
+}
+
+static bool is_late(const struct call *call)
+{
+    return now_ms() >= call->deadline_ms || call->tries >= TRIES_MAX;
+}
+
+/* Until it is made again: the last time at the very end of the patience. */
+static int64_t hold_time(const struct call *call)
+{
+    int64_t ms = MIN((int64_t)HOLD_MS << MIN(call->waits - 1, 4u), (int64_t)HOLD_LAST_MS);
+
+    return MAX(MIN(ms, call->wait_until_ms - now_ms()), INT64_C(1));
+}
+
+/* The server has no room, or is not ready, or had not for a call before this one, so that any error may come of that; and the owner is patient:
+ * the call is made again however often, within a time that began with it. */
+static bool wait_out(struct redis *redis, struct call *call)
+{
+    if (redis->options.patience_ms == 0)
+        return false;
+    call->waits++;
+    call->deadline_ms = MAX(call->deadline_ms, call->wait_until_ms);
+    return redis->holding || now_ms() < call->wait_until_ms; /* not before the other fails */
 }
 
 /* The server sends the call away: true when it will be made again. */
 static bool sent_away(struct redis *redis, struct call *call, const redisReply *reply)
 {
     int code = redis_error_code(reply->str, reply->len);
-    bool late = now_ms() >= call->deadline_ms || call->tries >= TRIES_MAX;
+    bool late = is_late(call);
+    bool asks = strncmp(reply->str, "ASK ", 4) == 0;
+    bool moves = asks && call->txn != NULL; /* no transaction before the slot has moved */
+    bool waited =
+        (code == -EAGAIN || code == -ENOSPC || moves || redis->holding) && wait_out(redis, call);
 
     if (strncmp(reply->str, "MOVED ", 6) == 0 && !late) {
         redis_note_moved(redis, reply->str);
-        hold(redis, true);
-    } else if (strncmp(reply->str, "ASK ", 4) == 0 && !late) {
+        hold(redis, true, 0);
+    } else if (moves && (waited || !late)) {
+        note_reply_error(redis, reply);
+        hold(redis, false, HOLD_ASK_MS);
+    } else if (asks && !moves && !late) {
         return redis_ask_elsewhere(redis, call, reply->str);
     } else if (code == -ENOEXEC && call->script != NULL && !late) {
         forget(redis, call->script);
-        hold(redis, false);
-        redis->hold_ms = 0;
+        hold(redis, false, 0);
     } else if (code == -EROFS && !late) {
         note_reply_error(redis, reply);
-        hold(redis, true);
+        hold(redis, true, 0);
+    } else if (waited) {
+        if (!redis->holding)
+            note_reply_error(redis, reply);
+        hold(redis, false, hold_time(call));
     } else if (code == -EAGAIN && !late) {
         note_reply_error(redis, reply);
-        hold(redis, false);
-        redis->hold_ms = HOLD_MS;
+        hold(redis, false, HOLD_MS);
     } else {
         return false;
     }
+    call->tries += !waited;
     call->sent_away = true;
     again(redis, call);
     return true;
@@ -175,36 +213,77 @@ static bool sent_away(struct redis *redis, struct call *call, const redisReply *
 
 static void landed(struct redis *redis);
 
+bool redis_begin_reply(struct call *call, const redisReply *reply)
+{
+    struct redis *redis = call->redis;
+
+    if (call->dead) {
+        if (call->in_wire == 0)
+            free_call(call);
+        return false;
+    }
+    OBJ_CHECK(redis, REDIS_MAGIC);
+    if (reply == NULL) { /* the connection is gone: in doubt */
+        if (call->in_wire == 0) {
+            call->tries++;
+            again(redis, call);
+        }
+        return false;
+    }
+    redis->depth++;
+    return true;
+}
+
+void redis_end_reply(struct redis *redis)
+{
+    redis->depth--;
+    landed(redis);
+    flush(redis);
+}
+
+void redis_refused(struct redis *redis, struct call *call, const redisReply *error)
+{
+    struct mandor_err err = { 0 };
+
+    if (sent_away(redis, call, error))
+        return;
+    int code = redis_error_code(error->str, error->len);
+    /* Redis does not say which of a script's keys it is. */
+    bool which = code == -EMEDIUMTYPE && call->script != NULL;
+    (void)err_say(&err, code, FAULT_REMOTE, "redis '%s': %.*s%s", redis->url.text,
+                  redis_error_len(error->str, error->len), error->str,
+                  which ? "; TYPE shows which of our keys it is: rename or delete it" : "");
+    redis_answer(call, code, NULL, &err);
+}
+
+void redis_call_again(struct redis *redis, struct call *call)
+{
+    bool behind = redis->holding && wait_out(redis, call); /* one that waits itself */
+
+    if (!behind && is_late(call)) {
+        fail(redis, call, -EPROTO, "a transaction was tried too often");
+        return;
+    }
+    call->tries += !behind;
+    hold(redis, false, 0);
+    call->sent_away = true;
+    again(redis, call);
+}
+
 static void on_reply(redisAsyncContext *context, void *data, void *privdata)
 {
     const redisReply *reply = data;
     struct call *call = privdata;
     struct redis *redis = call->redis;
-    struct mandor_err err = { 0 };
 
-    call->in_wire = false;
-    if (call->dead) {
-        free_call(call);
+    call->in_wire--;
+    if (!redis_begin_reply(call, reply))
         return;
-    }
-    OBJ_CHECK(redis, REDIS_MAGIC);
-    if (reply == NULL) { /* the connection is gone: in doubt */
-        again(redis, call);
-        return;
-    }
-    redis->depth++;
-    if (reply->type != REDIS_REPLY_ERROR) {
-        answer(call, 0, reply, NULL);
-    } else if (!sent_away(redis, call, reply)) {
-        int code = redis_error_code(reply->str, reply->len);
-        (void)err_set(&err, code, FAULT_CALLER, "redis '%s': %.*s", redis->url.text,
-                      (int)MIN(redis_error_len(reply->str, reply->len), (size_t)180), reply->str);
-        err.fault = FAULT_REMOTE;
-        answer(call, code, NULL, &err);
-    }
-    redis->depth--;
-    landed(redis);
-    flush(redis);
+    if (reply->type != REDIS_REPLY_ERROR)
+        redis_answer(call, 0, reply, NULL);
+    else
+        redis_refused(redis, call, reply);
+    redis_end_reply(redis);
 }
 
 /* ---- the connection ---- */
@@ -217,7 +296,7 @@ static void connect_later(struct redis *redis)
     redis->state = REDIS_WAITING;
     /* anything between half and the whole: servers are not stormed when they are back */
     redis->state_until_ms =
-        now_ms() + wait / 2 + (int64_t)(redis_random(redis) % (uint64_t)(wait / 2 + 1));
+        now_ms() + wait / 2 + (int64_t)(random_next(&redis->random) % (uint64_t)(wait / 2 + 1));
     arm(redis);
 }
 
@@ -241,6 +320,7 @@ static void drop_link(struct redis *redis)
     struct link *link = STEAL(redis->link);
 
     redis->loaded_count = 0;
+    redis->open = NULL;
     redis->holding = redis->reconnect = false;
     redis->resume_ms = 0;
     link_close(link); /* flying calls come to `again` by on_reply(NULL) */
@@ -260,14 +340,16 @@ void redis_lost(struct redis *redis, const struct mandor_err *err)
         redis->backoff_ms = MAX(redis->backoff_ms, (int64_t)BACKOFF_FIRST_MS);
     log_debug("redis", "%s: down: %s", redis->url.text, redis->err.msg);
     sort_out(redis, &lost);
-    if (redis->options.once) {
+    /* MOVED is no failure to connect, nor is it one to lose a connection */
+    bool over = redis->options.once && !redis->moved && !was_up;
+    if (over) {
         list_splice_back(&lost, &redis->queue);
         redis->state = REDIS_IDLE;
     }
     redis->depth++;
     while (!list_empty(&lost)) {
         struct call *call = LIST_ENTRY(lost.next, struct call, node);
-        if (redis->options.once)
+        if (over)
             fail_waiting(redis, call);
         else
             fail(redis, call, -ECONNRESET, "the connection was lost before the answer");
@@ -317,6 +399,10 @@ static int write_call(struct redis *redis, struct call *call)
 {
     static const char asking[] = "*1\r\n$6\r\nASKING\r\n";
 
+    if (call->txn != NULL) {
+        redis_transaction_write(redis, call);
+        return 0;
+    }
     if (call->script != NULL) {
         int r = send_script(redis, call->script);
         if (r < 0)
@@ -328,13 +414,14 @@ static int write_call(struct redis *redis, struct call *call)
             return r;
     }
     int r = link_send(redis->link, call->wire, (size_t)call->len, on_reply, call);
-    call->in_wire = r == 0;
+    call->in_wire += r == 0;
     return r;
 }
 
 static void flush(struct redis *redis)
 {
-    while (redis->state == REDIS_UP && !redis->holding && !list_empty(&redis->queue)) {
+    while (redis->state == REDIS_UP && !redis->holding && redis->open == NULL &&
+           !list_empty(&redis->queue)) {
         struct call *call = LIST_ENTRY(redis->queue.next, struct call, node);
         list_remove(&call->node);
         list_push_back(&redis->flying, &call->node);
@@ -343,7 +430,7 @@ static void flush(struct redis *redis)
         if (write_call(redis, call) < 0) {
             struct mandor_err err;
             (void)err_set(&err, -ENOMEM, FAULT_HOST, "write to redis '%s'", redis->url.text);
-            answer(call, -ENOMEM, NULL, &err);
+            redis_answer(call, -ENOMEM, NULL, &err);
         }
     }
 }
@@ -435,10 +522,16 @@ static void on_timer(uv_timer_t *timer)
     arm(redis);
 }
 
+void redis_spoiled(struct redis *redis, struct call *call)
+{
+    call->deadline_ms = 0;
+    arm(redis);
+}
+
 /* ---- making calls ---- */
 
-static struct call *new_call(struct redis *redis, int flags, int64_t timeout_ms, redis_reply_fn *fn,
-                             void *arg)
+struct call *redis_new_call(struct redis *redis, int flags, int64_t timeout_ms, redis_reply_fn *fn,
+                            void *arg)
 {
     struct call *call = calloc(1, sizeof *call);
 
@@ -453,6 +546,8 @@ static struct call *new_call(struct redis *redis, int flags, int64_t timeout_ms,
     call->redis = redis;
     call->flags = flags;
     call->deadline_ms = now_ms() + timeout_ms;
+    call->wait_until_ms =
+        flags & REDIS_IN_TIME ? call->deadline_ms : now_ms() + redis->options.patience_ms;
     call->fn = fn;
     call->arg = arg;
     return call;
@@ -483,7 +578,7 @@ static void submit(struct redis *redis, struct call *call, char *wire, long long
     if (len < 0) {
         struct mandor_err err;
         (void)err_set(&err, -ENOMEM, FAULT_HOST, "ask redis '%s'", redis->url.text);
-        answer(call, -ENOMEM, NULL, &err);
+        redis_answer(call, -ENOMEM, NULL, &err);
         return;
     }
     call->wire = wire;
@@ -494,7 +589,7 @@ static void submit(struct redis *redis, struct call *call, char *wire, long long
 void redis_call(struct redis *redis, int flags, int64_t timeout_ms, size_t argc,
                 const char *const *argv, const size_t *lens, redis_reply_fn *fn, void *arg)
 {
-    struct call *call = new_call(redis, flags, timeout_ms, fn, arg);
+    struct call *call = redis_new_call(redis, flags, timeout_ms, fn, arg);
     char *wire = NULL;
 
     if (call == NULL)
@@ -506,7 +601,7 @@ void redis_call(struct redis *redis, int flags, int64_t timeout_ms, size_t argc,
 void redis_callf(struct redis *redis, int flags, int64_t timeout_ms, redis_reply_fn *fn, void *arg,
                  const char *format, ...)
 {
-    struct call *call = new_call(redis, flags, timeout_ms, fn, arg);
+    struct call *call = redis_new_call(redis, flags, timeout_ms, fn, arg);
     char *wire = NULL;
     va_list args;
 
@@ -524,7 +619,7 @@ void redis_eval(struct redis *redis, struct redis_script *script, int flags, int
                 size_t key_count, size_t argc, const char *const *argv, const size_t *lens,
                 redis_reply_fn *fn, void *arg)
 {
-    struct call *call = new_call(redis, flags, timeout_ms, fn, arg);
+    struct call *call = redis_new_call(redis, flags, timeout_ms, fn, arg);
     char count[24], *wire = NULL;
     const char **all = calloc(argc + EVAL_HEAD, sizeof *all);
     size_t *all_lens = calloc(argc + EVAL_HEAD, sizeof *all_lens);
@@ -554,14 +649,6 @@ done:
 
 /* ---- life ---- */
 
-uint64_t redis_random(struct redis *redis)
-{
-    redis->random ^= redis->random << 13;
-    redis->random ^= redis->random >> 7;
-    redis->random ^= redis->random << 17;
-    return redis->random;
-}
-
 int redis_new(uv_loop_t *loop, const struct redis_url *url, const struct redis_options *options,
               struct redis **ret, struct mandor_err *err)
 {
@@ -577,7 +664,7 @@ int redis_new(uv_loop_t *loop, const struct redis_url *url, const struct redis_o
     redis->options = *options;
     redis->backoff_ms = BACKOFF_FIRST_MS;
     redis->connect_ms = options->connect_ms > 0 ? options->connect_ms : CONNECT_MS;
-    redis->random = (uint64_t)clock_mono_ns() ^ (uint64_t)(uintptr_t)redis;
+    redis->random = random_seed();
     redis->armed_ms = INT64_MAX;
     list_init(&redis->queue);
     list_init(&redis->flying);
@@ -660,9 +747,19 @@ bool redis_is_up(const struct redis *redis)
     return redis->state == REDIS_UP && !redis->holding;
 }
 
+bool redis_is_connected(const struct redis *redis)
+{
+    return redis->state == REDIS_UP && !redis->reconnect;
+}
+
 int redis_version(const struct redis *redis)
 {
     return redis->version;
+}
+
+const char *redis_software(const struct redis *redis)
+{
+    return redis->software;
 }
 
 const char *redis_evicts(const struct redis *redis)

@@ -4,12 +4,26 @@
 #include <ctype.h>
 
 #include "base/hide.h"
+#include "base/units.h"
 
 #define PARAMS_MAX 32
+
+static const char *const of_connection[] = {
+    "db", "ca", "cert", "key", "tls_key", "sni", "sentinel_password"
+};
 
 static int bad(const struct redis_url *url, struct mandor_err *err, const char *what)
 {
     return err_set(err, -EINVAL, FAULT_CALLER, "redis URL '%s': %s", url->text, what);
+}
+
+/* The same for a piece of it. */
+static int bad_at(const struct redis_url *url, struct mandor_err *err, const char *piece,
+                  size_t len, const char *what)
+{
+    return piece[0] == '\0' ? bad(url, err, what)
+                            : err_set(err, -EINVAL, FAULT_CALLER, "redis URL '%s': '%.*s': %s",
+                                      url->text, (int)MIN(len, (size_t)40), piece, what);
 }
 
 static int hex(char c)
@@ -35,7 +49,9 @@ static int decode(const struct redis_url *url, const char *text, size_t len, cha
         int low = i + 2 < len ? hex(text[i + 2]) : -1;
         if (high < 0 || low < 0 || (high == 0 && low == 0)) {
             free(out);
-            return bad(url, err, "'%' must be followed by two hexadecimal digits that are not 00");
+            /* what comes before the parameters may be a password */
+            return bad_at(url, err, url->params != NULL ? text + i : "", MIN(len - i, (size_t)3),
+                          "'%' must be followed by two hexadecimal digits that are not 00");
         }
         out[n++] = (char)(high << 4 | low);
         i += 2;
@@ -206,7 +222,7 @@ static int read_param(struct redis_url *url, const char *text, size_t len, struc
     size_t key_len = equals != NULL ? (size_t)(equals - text) : 0;
 
     if (key_len == 0)
-        return bad(url, err, "what follows '?' is key=value, separated by '&'");
+        return bad_at(url, err, text, len, "what follows '?' is key=value, separated by '&'");
     url->param_count++;
     int r = decode(url, text, key_len, &param->key, err);
     if (r == 0)
@@ -231,6 +247,32 @@ static int read_params(struct redis_url *url, const char *text, size_t len, stru
         if (r < 0)
             return r;
         at = end + 1;
+    }
+    return 0;
+}
+
+static bool is_among(const char *name, const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (str_eq(names[i], name))
+            return true;
+    return false;
+}
+
+int redis_url_check_params(const struct redis_url *url, const char *const *own, size_t own_count,
+                           struct mandor_err *err)
+{
+    for (size_t i = 0; i < url->param_count; i++) {
+        const char *name = url->params[i].key;
+        if (is_among(name, own, own_count) ||
+            is_among(name, of_connection, ARRAY_LEN(of_connection)))
+            continue;
+        const char *near = units_nearest(name, own, own_count);
+        if (near == NULL)
+            near = units_nearest(name, of_connection, ARRAY_LEN(of_connection));
+        return err_set(err, -EINVAL, FAULT_CALLER, "'%s': unknown parameter '%.40s'%s%s%s",
+                       url->text, name, near != NULL ? ", did you mean '" : "",
+                       near != NULL ? near : "", near != NULL ? "'?" : "");
     }
     return 0;
 }

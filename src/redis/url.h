@@ -41,6 +41,10 @@ MUST_CHECK int redis_url_parse(const char *url, struct redis_url *ret, struct ma
 void redis_url_done(struct redis_url *url);
 /* A deep copy; ret: ended by redis_url_done(), also after a failure.  0 or -ENOMEM. */
 MUST_CHECK int redis_url_copy(const struct redis_url *from, struct redis_url *ret);
+/* Is each parameter behind '?' one of own, or one that every connection has (db, ca, cert, key, tls_key, sni, sentinel_password)?
+ * 0, or -EINVAL with *err. */
+MUST_CHECK int redis_url_check_params(const struct redis_url *url, const char *const *own,
+                                      size_t own_count, struct mandor_err *err);
 /* The last value of key behind '?', or NULL. */
 const char *redis_url_param(const struct redis_url *url, const char *key);
 /* The file of the private key for TLS: `tls_key`, or `key` where that is not the name of a value (redis:…?key=KEY); or NULL. */

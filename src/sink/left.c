@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "sink/tempfile.h"
 
@@ -33,44 +34,14 @@ char *left_dir(const char *data_dir)
     return asprintf(&path, "%s/left", data_dir) < 0 ? NULL : path;
 }
 
-static int make_dir(const char *dir)
-{
-    SCOPED_FREE char *path = strdup(dir);
-
-    if (path == NULL)
-        return -ENOMEM;
-    for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        if (mkdir(path, 0777) < 0 && errno != EEXIST)
-            return -errno;
-        *slash = '/';
-    }
-    return mkdir(path, 0777) < 0 && errno != EEXIST ? -errno : 0;
-}
-
 static int write_durably(const char *path, const char *text, size_t len)
 {
     SCOPED_FD fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 
     if (fd < 0)
         return -errno;
-    while (len > 0) {
-        ssize_t n = RETRY_EINTR(write(fd, text, len));
-        if (n < 0)
-            return -errno;
-        text += n;
-        len -= (size_t)n;
-    }
-    return fsync(fd) < 0 ? -errno : 0;
-}
-
-static int sync_dir(const char *dir)
-{
-    SCOPED_FD fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-    if (fd < 0)
-        return -errno;
-    return fsync(fd) < 0 && errno != EINVAL ? -errno : 0;
+    int r = file_write_all(fd, text, len);
+    return r == 0 && fsync(fd) < 0 ? -errno : r;
 }
 
 int left_note(const char *path, const json_t *what, struct mandor_err *err)
@@ -83,13 +54,13 @@ int left_note(const char *path, const json_t *what, struct mandor_err *err)
         temp = NULL;
     if (dir == NULL || text == NULL || temp == NULL)
         return err_set(err, -ENOMEM, FAULT_HOST, "note an upload");
-    int r = make_dir(dir);
+    int r = file_make_parents(path, 0777, NULL, NULL);
     if (r == 0)
         r = write_durably(temp, text, strlen(text));
     if (r == 0 && rename(temp, path) < 0)
         r = -errno;
     if (r == 0)
-        r = sync_dir(dir);
+        r = file_sync_dir(dir, NULL);
     return r < 0 ? err_set(err, r, FAULT_HOST, "note an upload in '%s'", path) : 0;
 }
 
@@ -104,7 +75,7 @@ int left_hand_over(const char *path, const char *dir, struct mandor_err *err)
 
     if (asprintf(&to, "%s%s", dir, strrchr(path, '/')) < 0)
         to = NULL;
-    int r = to == NULL ? -ENOMEM : make_dir(dir);
+    int r = to == NULL ? -ENOMEM : file_make_parents(to, 0777, NULL, NULL);
     if (r == 0 && rename(path, to) < 0)
         r = -errno;
     return r < 0 ? err_set(err, r, FAULT_HOST, "move '%s' to '%s'", path, dir) : 0;

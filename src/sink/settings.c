@@ -1,7 +1,7 @@
 /* settings.c - contract in settings.h. */
 #include "sink/settings.h"
 
-const struct sink_settings sink_settings_default = {
+static const struct sink_settings defaults = {
     .s3 = { .part_size_bytes = (int64_t)8 << 20, .concurrency = 4, .max_parts = 10000 },
 };
 
@@ -20,11 +20,11 @@ void s3_settings_done(struct s3_settings *settings)
     *settings = (struct s3_settings){ 0 };
 }
 
-static const struct sink_settings *current = &sink_settings_default;
+static const struct sink_settings *current = &defaults;
 
 void sink_settings_set(const struct sink_settings *settings)
 {
-    current = settings == NULL ? &sink_settings_default : settings;
+    current = settings == NULL ? &defaults : settings;
 }
 
 const struct sink_settings *sink_settings(void)

@@ -30,8 +30,6 @@ struct sink_settings {
     struct s3_settings s3;
 };
 
-extern const struct sink_settings sink_settings_default;
-
 /* settings: borrowed until the next call; NULL = the defaults. */
 void sink_settings_set(const struct sink_settings *settings);
 const struct sink_settings *sink_settings(void);

@@ -25,15 +25,18 @@ struct sink_target {
     const char *job_id; /* for names of temporary files */
     int64_t attempt;
     const char *stream; /* "stdout" or "stderr" */
-    const char *
-        trace; /* what names of temporary files have in place of stream, which is not all that tells two of them apart; NULL = stream */
+    /* What names of temporary files have in place of stream, which is not all that tells two of them apart; NULL = stream. */
+    const char *trace;
     const char *data_dir; /* where auto: spills: <data_dir>/output/<id>/<attempt>.<stream> */
-    const char *
-        journal_dir; /* open temporary files are noted here, see sink_sweep(); NULL = no journal (run) */
-    void *
-        context; /* what a sink of the embedding program's own is opened with (sink_open_with()); else NULL */
+    /* Open temporary files are noted here, see sink_sweep(); NULL = no journal (run). */
+    const char *journal_dir;
+    /* What cannot be ended now is noted there, see left.h; NULL = <data_dir>/left. */
+    const char *left_dir;
+    /* What a sink of the embedding program's own is opened with (sink_open_with()); else NULL. */
+    void *context;
     enum spec_frame frame; /* what the stream is made of, for sinks that store it piece by piece */
     size_t frame_max;
+    int64_t patience_ms; /* sink_timeout: so long may full storage be waited for; 0 = for ever */
     int inherit_fd; /* inherit: the descriptor to write to (borrowed, never set O_NONBLOCK); else -1 */
 };
 
@@ -66,12 +69,14 @@ void sink_abort(struct sink *sink, sink_done_fn *on_done, void *arg);
 #define SINK_NO_DEADLINE INT64_MAX
 /* The lease was renewed while the commit goes on: it has until then. */
 void sink_extend(struct sink *sink, int64_t until_boot_ms);
-/* The lease is over or lost: what has not been made visible never will be.  A commit or prepare in flight reports -ETIME at once, whatever
- * hangs in it; but where the last step is under way its answer is waited for, so on_done always says what is there. */
-void sink_expire(struct sink *sink);
+/* What has not been made visible never will be.  code: -ETIME, the lease is over or lost; -ECANCELED, nobody wants it any more.  A commit or
+ * prepare in flight reports it at once, whatever hangs in it; but where the last step is under way its answer is waited for, so on_done always
+ * says what is there. */
+void sink_revoke(struct sink *sink, int code);
 
-/* The storage does not answer (sink_timeout): from now on sink_commit and sink_abort report -ETIMEDOUT and 0 without waiting for
- * the call in flight, and nothing is published any more.  What hangs cleans up by itself if it ever returns. */
+/* The storage does not answer (sink_timeout): nothing is published any more.  A call in flight that its back end can break off is, and
+ * sink_abort then cleans up as ever; else sink_commit and sink_abort report -ETIMEDOUT and 0 without waiting for it, and what hangs cleans
+ * up by itself if it ever returns. */
 void sink_give_up(struct sink *sink);
 
 /* After on_done, after a failed on_opened, or earlier: then it is an abort whose end nobody waits for.  A write in flight still
@@ -92,13 +97,15 @@ void sink_lend(struct sink *sink);
 void sink_spliced(struct sink *sink, int64_t bytes, int result);
 
 const char *sink_kind(const struct sink *sink); /* "auto", "file", "null", "inherit" */
-const char *sink_target_text(
-    const struct sink *sink); /* final path or URL; NULL when inline or nowhere */
+/* Final path or URL; NULL when inline or nowhere. */
+const char *sink_target_text(const struct sink *sink);
 /* Does commit publish something outside of the record, so that begin_settle must come before it? */
 bool sink_publishes(const struct sink *sink);
 /* auto: up to SINK_INLINE_MAX bytes kept in memory for the record (borrowed until close).  NULL when spilled or other. */
 const void *sink_inline(const struct sink *sink, size_t *ret_len);
 #define SINK_INLINE_MAX ((size_t)64 << 10)
+/* Is it on another machine, so that its commit may fail where one here would not? */
+bool sink_is_remote(const struct sink *sink);
 /* stdout commits on success only, stderr and everything under auto: always, unless the job says otherwise. */
 bool sink_commits_always(const struct sink *sink);
 

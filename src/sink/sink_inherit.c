@@ -4,15 +4,14 @@
  * thread.  They wait in poll(2), in short turns, and write no more than poll promised, so that a reader that never reads
  * cannot hold the thread when the sink is ended. */
 #include <poll.h>
-#include <stdatomic.h>
 #include <sys/stat.h>
 
 #include "loop/work.h"
 #include "sink/sink_ops.h"
 
-#define POLL_MS 50 /* how soon an end of the sink is noticed */
-#define PIECE_MAX \
-    4096 /* PIPE_BUF: a pipe that polls writable takes that much without blocking, pipe(7) */
+#define POLL_MS   50 /* how soon an end of the sink is noticed */
+/* PIPE_BUF: a pipe that polls writable takes that much without blocking, pipe(7). */
+#define PIECE_MAX 4096
 
 struct inherit_state {
     struct work work;

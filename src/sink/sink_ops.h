@@ -11,15 +11,22 @@ struct sink_ops {
     size_t state_size;   /* private state behind sink_state(); zeroed and freed by the core */
     bool publishes;      /* commit makes something visible outside of the record */
     bool commits_always; /* on stdout too; stderr always does */
+    bool remote; /* a commit needs another machine, so it may fail where one here would not */
     int (*check)(const char *rest, struct mandor_err *err); /* rest: the URL behind "scheme:" */
     void (*open)(struct sink *sink, const struct sink_target *target, const char *rest);
     void (*write)(struct sink *sink, const struct iovec *iov, int count, XXH3_state_t *hash);
     void (*commit)(struct sink *sink);
     void (*abort)(struct sink *sink);
-    void (*done)(
-        struct sink *sink); /* free what the state holds; also after an open that failed at once */
+    /* Free what the state holds; also after an open that failed at once. */
+    void (*done)(struct sink *sink);
     /* Optional: */
-    void (*prepare)(struct sink *sink);                  /* sink_prepare(); NULL = nothing to do */
+    void (*prepare)(struct sink *sink); /* sink_prepare(); NULL = nothing to do */
+    /* Nobody waits any more for the open, write, prepare or commit that is in flight: answer it with a failure, now or soon, without waiting
+     * for anybody else.  NULL = it cannot be broken off. */
+    void (*interrupt)(struct sink *sink);
+    /* For a sink of sinks, which has no last step of its own: sink_revoke() and sink_extend() are for its members. */
+    void (*revoke)(struct sink *sink, int code);
+    void (*extend)(struct sink *sink, int64_t until_boot_ms);
     bool (*publishes_now)(const struct sink *sink);      /* NULL = `publishes` says it */
     int (*splice_fd)(const struct sink *sink);           /* NULL = never */
     int (*write_fd)(const struct sink *sink);            /* NULL = never */

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "base/clock.h"
+#include "base/hide.h"
 #include "base/module.h"
 #include "loop/work.h"
 #include "sink/sink_ops.h"
@@ -31,7 +32,7 @@ struct sink {
     bool commits_always;
     bool prepared;         /* sink_prepare(): nothing is written any more */
     bool ended;            /* the back end has committed or aborted */
-    bool gave_up;          /* sink_give_up(), sink_expire() */
+    bool gave_up;          /* sink_give_up(), sink_revoke() */
     atomic_bool abandoned; /* nobody wants what is being written any more; read by pool threads */
     atomic_int publishing; /* enum publishing */
     atomic_int_least64_t until_boot_ms;
@@ -64,11 +65,12 @@ static const struct sink_ops *lookup(const char *url, const char **ret_rest, str
             return sinks[i];
         }
     }
+    SCOPED_FREE char *shown = hide_password(url);
     (void)err_set(
         err, -EINVAL, FAULT_CALLER,
-        "unknown sink '%s': expected auto:, file:/PATH, null:, inherit:, "
-        "s3://BUCKET/KEY, http(s)://HOST/PATH, redis://HOST?stream=KEY or memcached://HOST/KEY",
-        url);
+        "unknown sink '%s': expected auto:, file:/PATH, null:, inherit:, s3://BUCKET/KEY, "
+        "http(s)://HOST/PATH, redis[+tls]://HOST?stream=KEY or memcached://HOST/KEY",
+        shown != NULL ? shown : "?");
     return NULL;
 }
 
@@ -203,6 +205,10 @@ static void deliver(struct sink *sink)
         fn = STEAL(sink->on_opened);
         if (fn != NULL && !sink->closed)
             fn(sink->opened_arg, result, &err);
+        if (sink->ended && sink->want != END_NONE) { /* asked for meanwhile */
+            sink->done_early = true;
+            deliver_later(sink);
+        }
         break;
     case CALL_WRITE:
         fn = STEAL(sink->on_written);
@@ -314,11 +320,10 @@ void sink_write(struct sink *sink, const struct iovec *iov, int count, XXH3_stat
     sink->in_call = nested;
 }
 
-static int expired(const struct sink *sink, struct mandor_err *err)
+static int revoked(const struct sink *sink, int code, struct mandor_err *err)
 {
-    return err_set(err, -ETIME, FAULT_REMOTE,
-                   "sink '%s': the lease ran out before the output could be published",
-                   sink->ops->scheme);
+    return err_set(err, code, FAULT_REMOTE, "sink '%s': %s before the output could be published",
+                   sink->ops->scheme, code == -ETIME ? "the lease ran out" : "the job was stopped");
 }
 
 bool sink_abandoned(struct sink *sink)
@@ -326,16 +331,29 @@ bool sink_abandoned(struct sink *sink)
     return atomic_load_explicit(&sink->abandoned, memory_order_relaxed);
 }
 
+static void interrupt(struct sink *sink)
+{
+    if (sink->call == CALL_NONE || sink->call == CALL_ABORT || sink->answered ||
+        sink->ops->interrupt == NULL)
+        return;
+    bool nested = sink->in_call; /* the answer comes later, not from inside of this */
+    sink->in_call = true;
+    sink->ops->interrupt(sink);
+    sink->in_call = nested;
+}
+
 static void end(struct sink *sink, enum ending want, sink_done_fn *on_done, void *arg)
 {
     OBJ_CHECK(sink, SINK_MAGIC);
     BUG_ON(sink->want != END_NONE || sink->closed);
     sink->want = want;
-    if (want == END_ABORT)
-        atomic_store(&sink->abandoned, true);
     sink->on_done = on_done;
     sink->done_arg = arg;
-    if (sink->ended || (sink->gave_up && in_flight(sink))) {
+    if (want == END_ABORT) {
+        atomic_store(&sink->abandoned, true);
+        interrupt(sink);
+    }
+    if (sink->ended || (sink->gave_up && in_flight(sink) && !sink->answered)) {
         sink->done_early = true; /* nothing to end, or nobody can wait for it */
         deliver_later(sink);
     } else if (!sink->in_call) {
@@ -372,6 +390,8 @@ void sink_extend(struct sink *sink, int64_t until_boot_ms)
 {
     OBJ_CHECK(sink, SINK_MAGIC);
     atomic_store(&sink->until_boot_ms, until_boot_ms);
+    if (sink->ops->extend != NULL && sink->call == CALL_COMMIT)
+        sink->ops->extend(sink, until_boot_ms);
 }
 
 int64_t sink_commit_left_ms(struct sink *sink)
@@ -385,11 +405,14 @@ bool sink_may_publish(struct sink *sink, struct mandor_err *err)
 {
     int seen = PUBLISH_OPEN;
 
-    if (sink_commit_left_ms(sink) > 0 &&
-        (atomic_compare_exchange_strong(&sink->publishing, &seen, PUBLISH_BEGUN) ||
-         seen == PUBLISH_BEGUN))
+    if (sink_commit_left_ms(sink) <= 0) {
+        (void)revoked(sink, -ETIME, err);
+        return false;
+    }
+    if (atomic_compare_exchange_strong(&sink->publishing, &seen, PUBLISH_BEGUN) ||
+        (seen == PUBLISH_BEGUN && !sink_abandoned(sink)))
         return true;
-    (void)expired(sink, err);
+    (void)revoked(sink, -ECANCELED, err);
     return false;
 }
 
@@ -409,6 +432,7 @@ static bool let_go(struct sink *sink, const struct mandor_err *err)
     sink->gave_up = true;
     atomic_store(&sink->abandoned, true);
     break_sink(sink, err->code, err);
+    interrupt(sink);
     return true;
 }
 
@@ -421,14 +445,25 @@ void sink_give_up(struct sink *sink)
     (void)let_go(sink, &err);
 }
 
-void sink_expire(struct sink *sink)
+void sink_revoke(struct sink *sink, int code)
 {
     struct mandor_err err;
 
     OBJ_CHECK(sink, SINK_MAGIC);
-    (void)expired(sink, &err);
-    if (sink->ended || sink->answered || !let_go(sink, &err))
+    if (sink->ops->revoke != NULL) {
+        bool nested = sink->in_call;
+        sink->in_call = true;
+        sink->ops->revoke(sink, code);
+        sink->in_call = nested;
         return;
+    }
+    (void)revoked(sink, code, &err);
+    if (sink->ended || sink->answered)
+        return;
+    if (!let_go(sink, &err)) {
+        atomic_store(&sink->abandoned, true); /* its answer is waited for, but it is not repeated */
+        return;
+    }
     if (sink->on_prepared != NULL || sink->on_done != NULL) {
         sink->done_early = true;
         deliver_later(sink);
@@ -509,6 +544,12 @@ const void *sink_inline(const struct sink *sink, size_t *ret_len)
     OBJ_CHECK(sink, SINK_MAGIC);
     *ret_len = 0;
     return sink->ops->inline_bytes == NULL ? NULL : sink->ops->inline_bytes(sink, ret_len);
+}
+
+bool sink_is_remote(const struct sink *sink)
+{
+    OBJ_CHECK(sink, SINK_MAGIC);
+    return sink->ops->remote;
 }
 
 bool sink_commits_always(const struct sink *sink)

@@ -19,11 +19,19 @@ bool sweeper_wanted(const char *dir)
 }
 
 int sweeper_start(uv_loop_t *loop, const char *dir, sweeper_done_fn *on_done, void *arg,
-                  struct mandor_err *err)
+                  struct sweeper **ret, struct mandor_err *err)
 {
     struct mandor_err unused;
     const struct sweeper_ops *ops =
         module_part("sweeper", "s3:", err != NULL ? err : (err = &unused));
 
-    return ops == NULL ? err->code : ops->start(loop, dir, on_done, arg, err);
+    return ops == NULL ? err->code : ops->start(loop, dir, on_done, arg, ret, err);
+}
+
+void sweeper_stop(struct sweeper *sweeper)
+{
+    const struct sweeper_ops *ops = module_part("sweeper", "s3:", NULL); /* which started it */
+
+    if (ops != NULL)
+        ops->stop(sweeper);
 }

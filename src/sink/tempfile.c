@@ -12,13 +12,14 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
+#include "base/file.h"
 #include "sink/sink.h"
 
 #define TEMP_PREFIX ".mandor."
-#define NAME_KEEP \
-    ((size_t)120) /* encoded characters of an id that stay, so that all names fit in NAME_MAX */
-#define OPEN_TRIES \
-    8 /* the directory may be removed between mkdir and open, by an abort next door */
+/* Encoded characters of an id that stay, so that all names fit in NAME_MAX. */
+#define NAME_KEEP   ((size_t)120)
+/* The directory may be removed between mkdir and open, by an abort next door. */
+#define OPEN_TRIES  8
 
 char *tempfile_encode(const char *text)
 {
@@ -106,27 +107,6 @@ static int check_target(const struct tempfile *file, struct mandor_err *err)
                    file->target, kind);
 }
 
-/* mkdir -p of the directory that path lies in.  *made: length of the topmost one that was not there, if any. */
-static int make_parents(const char *path, size_t *made, struct mandor_err *err)
-{
-    SCOPED_FREE char *dir = strndup(path, (size_t)dir_len(path));
-    if (dir == NULL)
-        return err_set(err, -ENOMEM, FAULT_HOST, "make directory for '%s'", path);
-    if (access(dir, F_OK) == 0)
-        return 0;
-
-    for (char *slash = strchr(dir + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
-        size_t len = (size_t)(slash - dir);
-        *slash = '\0';
-        if (mkdir(dir, 0777) == 0)
-            *made = *made == 0 ? len : MIN(*made, len);
-        else if (errno != EEXIST)
-            return err_set(err, -errno, FAULT_HOST, "make directory '%s'", dir);
-        *slash = '/';
-    }
-    return 0;
-}
-
 static int journal_add(struct tempfile *file, struct mandor_err *err)
 {
     if (file->journal == NULL)
@@ -134,8 +114,8 @@ static int journal_add(struct tempfile *file, struct mandor_err *err)
     if (symlink(file->temp, file->journal) == 0)
         return 0;
     if (errno == ENOENT) {
-        size_t made = 0; /* the journal is for crashes of mandor, not of the machine */
-        int r = make_parents(file->journal, &made, err);
+        /* not made durable: the journal is for crashes of mandor, not of the machine */
+        int r = file_make_parents(file->journal, 0777, NULL, err);
         if (r < 0)
             return r;
     } else if (errno == EEXIST) { /* of a crashed attempt */
@@ -176,7 +156,7 @@ static int create(struct tempfile *file, struct mandor_err *err)
     int r = 0;
 
     for (int i = 0; i < OPEN_TRIES; i++) {
-        if ((r = make_parents(file->target, &file->made, err)) < 0)
+        if ((r = file_make_parents(file->target, 0777, &file->made, err)) < 0)
             return r;
         file->fd = open(file->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (file->fd >= 0)
@@ -226,47 +206,26 @@ int tempfile_write(struct tempfile *file, const struct iovec *iov, int count, XX
                    struct mandor_err *err)
 {
     for (int i = 0; i < count; i++) {
-        const char *bytes = iov[i].iov_base;
-        size_t left = iov[i].iov_len;
         if (hash != NULL)
-            XXH3_64bits_update(hash, bytes, left);
-        while (left > 0) {
-            ssize_t n = RETRY_EINTR(write(file->fd, bytes, left));
-            if (n < 0)
-                return err_set(err, -errno, FAULT_HOST, "write output file '%s'", file->target);
-            bytes += n;
-            left -= (size_t)n;
-        }
+            XXH3_64bits_update(hash, iov[i].iov_base, iov[i].iov_len);
+        int r = file_write_all(file->fd, iov[i].iov_base, iov[i].iov_len);
+        if (r < 0)
+            return err_set(err, r, FAULT_HOST, "write output file '%s'", file->target);
     }
-    return 0;
-}
-
-/* Make the new name itself durable. */
-static int sync_dir(const char *path, struct mandor_err *err)
-{
-    SCOPED_FREE char *dir = strndup(path, (size_t)dir_len(path));
-    if (dir == NULL)
-        return err_set(err, -ENOMEM, FAULT_HOST, "sync directory of '%s'", path);
-
-    SCOPED_FD fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return errno == EACCES ? 0 : err_set(err, -errno, FAULT_HOST, "open directory '%s'", dir);
-    if (fsync(fd) < 0 && errno != EINVAL && errno != EROFS) /* EINVAL: this file system cannot */
-        return err_set(err, -errno, FAULT_HOST, "sync directory '%s'", dir);
     return 0;
 }
 
 /* The name, and the names of the directories that were made for it. */
 static int sync_names(const struct tempfile *file, struct mandor_err *err)
 {
-    int r = sync_dir(file->target, err);
     SCOPED_FREE char *dir = strndup(file->target, (size_t)dir_len(file->target) - 1);
     if (dir == NULL)
         return err_set(err, -ENOMEM, FAULT_HOST, "sync directory of '%s'", file->target);
 
+    int r = file_sync_dir(dir[0] != '\0' ? dir : "/", err);
     while (r == 0 && file->made > 0 && strlen(dir) >= file->made) {
-        r = sync_dir(dir, err);
         *strrchr(dir, '/') = '\0';
+        r = file_sync_dir(dir[0] != '\0' ? dir : "/", err);
     }
     return r;
 }
@@ -326,7 +285,7 @@ int tempfile_commit(struct tempfile *file, bool (*may)(void *arg, struct mandor_
     return sync_names(file, err);
 }
 
-/* abort of the last one empties the directory that was made for it */
+/* The abort of the last one empties the directory that was made for it. */
 static void remove_own_dir(const struct tempfile *file)
 {
     SCOPED_FREE char *dir = strndup(file->target, (size_t)dir_len(file->target));

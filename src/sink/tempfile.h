@@ -27,8 +27,8 @@ struct tempfile {
 /* Work the names out; no I/O.  Text is copied.  Returns 0 or -ENOMEM.  Ended by tempfile_done(). */
 MUST_CHECK int tempfile_init(struct tempfile *file, const char *target, const char *job_id,
                              int64_t attempt, const char *stream, const char *journal_dir);
-void tempfile_done(
-    struct tempfile *file); /* frees; the file must be committed or aborted, or was never open */
+/* Frees; the file must be committed or aborted, or was never open. */
+void tempfile_done(struct tempfile *file);
 
 /* Each returns 0 or -errno with *err. */
 MUST_CHECK int tempfile_open(struct tempfile *file, struct mandor_err *err);

@@ -2,6 +2,8 @@
 #include "sink/url.h"
 
 #include "base/hide.h"
+#include "job/sink_list.h"
+#include "redis/target.h"
 
 #define S3_KEY_MAX 1024 /* bytes; S3's own bound */
 
@@ -61,34 +63,13 @@ int sink_url_check_memcached(const char *rest, struct mandor_err *err)
     return 0;
 }
 
-/* Is `name=` with a value among the parameters? */
-static bool has_param(const char *query, const char *name)
+static int check_redis(const char *url, struct mandor_err *err)
 {
-    size_t len = strlen(name);
+    struct target target;
+    int r = target_parse(url, &target, err);
 
-    for (const char *at = query; *at != '\0'; at += strcspn(at, "&")) {
-        at += *at == '&';
-        if (strncmp(at, name, len) == 0 && at[len] == '=' && at[len + 1] != '\0' &&
-            at[len + 1] != '&')
-            return true;
-    }
-    return false;
-}
-
-/* What names the place is read when it is opened (memory/target.h); here only whether it is of the form. */
-int sink_url_check_redis(const char *rest, struct mandor_err *err)
-{
-    const char *query = strchr(rest, '?');
-    bool keys =
-        query != NULL && has_param(query + 1, "stream") + has_param(query + 1, "key") +
-                                 (has_param(query + 1, "hash") && has_param(query + 1, "field")) ==
-                             1;
-
-    if (strncmp(rest, "//", 2) != 0 || !keys || has_control(rest) || strchr(rest, ' ') != NULL)
-        return err_set(err, -EINVAL, FAULT_CALLER,
-                       "'redis:…': expected redis://HOST[:PORT][/DB] with ?stream=KEY, ?key=KEY or "
-                       "?hash=KEY&field=F, spaces as %%20");
-    return 0;
+    target_done(&target);
+    return r;
 }
 
 int sink_url_check(const char *url, struct mandor_err *err)
@@ -101,10 +82,10 @@ int sink_url_check(const char *url, struct mandor_err *err)
         { "http:", sink_url_check_http },
         { "https:", sink_url_check_http },
         { "memcached:", sink_url_check_memcached },
-        { "redis:", sink_url_check_redis },
-        { "redis+", sink_url_check_redis }, /* redis+tls:, redis+unix:, … */
     };
 
+    if (strncmp(url, "redis:", 6) == 0 || strncmp(url, "redis+", 6) == 0) /* +tls, +unix, … */
+        return check_redis(url, err);
     for (size_t i = 0; i < ARRAY_LEN(checks); i++) {
         size_t len = strlen(checks[i].scheme);
         const char *colon = strchr(url, ':');
@@ -112,4 +93,25 @@ int sink_url_check(const char *url, struct mandor_err *err)
             return checks[i].check(colon + 1, err);
     }
     return -ENOENT;
+}
+
+static int leads_there(void *arg, const char *text)
+{
+    struct sink_member member;
+    struct mandor_err unused;
+
+    if (sink_member_parse(text, &member, &unused) < 0 ||
+        sink_url_check(member.url, &unused) == -ENOENT)
+        return 0;
+    *(char **)arg = strdup(member.url);
+    return 1;
+}
+
+char *sink_url_elsewhere(const char *urls)
+{
+    char *found = NULL;
+
+    if (urls != NULL)
+        (void)sink_list_each(urls, leads_there, &found);
+    return found;
 }

@@ -13,6 +13,7 @@ struct capture {
     size_t len;
 };
 
+/* max: bytes that are kept, the last ones; memory is taken as they come. */
 void capture_init(struct capture *capture, size_t max);
 void capture_done(struct capture *capture);
 /* Append.  Out of memory: keeps what fits and goes on; a tail is worth less than the job. */

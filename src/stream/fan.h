@@ -11,10 +11,12 @@
 
 #include "sink/sink_ops.h"
 
-/* rest, and the target's url: the members as spec_expand() left them, "fan:\n…". */
+/* rest, and the target's url: the members as spec_expand() left them, "fan:\n…".  The target's context: the struct filter_pool in which their
+ * buffers are counted, or NULL. */
 extern const struct sink_ops sink_fan;
 
-/* Before prepare or commit: does every member commit, or only those that always do (auto:)?  The others are then aborted. */
+/* Before prepare or commit, or as soon as it is known: does every member commit, or only those that always do (auto:)?  The others get nothing
+ * more, hold nobody up, and are aborted at the end. */
 void fan_commit_all(struct sink *fan, bool all);
 /* Is there one that commits on every outcome (auto:)? */
 bool fan_commits_some(const struct sink *fan);

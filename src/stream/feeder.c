@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include "base/hide.h"
 #include "base/module.h"
 #include "loop/work.h"
 #include "os/sigpipe.h"
@@ -56,11 +57,13 @@ int feeder_check_url(const char *url, struct mandor_err *err)
     int r = sink_url_check(url, err); /* where output may go, input may come from */
     if (r != -ENOENT)
         return r;
-    if (path == NULL)
+    if (path == NULL) {
+        SCOPED_FREE char *shown = hide_password(url);
         return err_set(err, -EINVAL, FAULT_CALLER,
                        "unknown stdin source '%s': expected file:/PATH, inline:TEXT, "
-                       "s3://BUCKET/KEY, http(s)://HOST/PATH or redis://…",
-                       url);
+                       "s3://BUCKET/KEY, http(s)://HOST/PATH, redis[+tls]://… or memcached://…",
+                       shown != NULL ? shown : "?");
+    }
     if (path[0] != '/')
         return err_set(err, -EINVAL, FAULT_CALLER,
                        "stdin source '%s': expected an absolute path, as file:/PATH", url);

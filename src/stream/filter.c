@@ -29,8 +29,8 @@
 #define BUSY_TURNS     2  /* so many more busy turns than others make a busy stream */
 #define BUSY_TURNS_MAX 8  /* … and so many others end it at the latest */
 #define STALL_MS       50 /* a slice (5 ms) or write that takes so long is backpressure */
-#define PIPE_SIZE \
-    (1 << 20) /* of a busy stream's pipe: the most that everyone may ask for, pipe(7) */
+/* Of a busy stream's pipe: the most that everyone may ask for, pipe(7). */
+#define PIPE_SIZE      (1 << 20)
 
 struct filter {
     uint32_t magic;
@@ -66,6 +66,8 @@ struct filter {
     struct iovec iov[2];
     size_t write_len;
     int64_t waiting_since_ms; /* for the sink: an open, a write or a slice */
+    int64_t patience_ms;      /* how long it may; 0 = for ever */
+    bool hurried;
     struct pump pump;
     struct work work;
 
@@ -331,8 +333,8 @@ static void note_busy(struct filter *filter, size_t bytes)
         filter->busy_turns--;
     if (filter->busy_turns == BUSY_TURNS && !filter->pipe_enlarged && filter->fd >= 0) {
         filter->pipe_enlarged = true;
-        (void)fcntl(filter->fd, F_SETPIPE_SZ,
-                    PIPE_SIZE); /* EPERM: the user's share is used up, ignoring */
+        /* EPERM: the user's share is used up, ignoring. */
+        (void)fcntl(filter->fd, F_SETPIPE_SZ, PIPE_SIZE);
     }
 }
 
@@ -608,8 +610,8 @@ static int64_t sink_deadline(const struct filter *filter)
 {
     bool waiting = in_flight(filter) || !filter->sink_ready;
 
-    return filter->options.sink_timeout_ms > 0 && waiting && !filter->dead
-               ? filter->waiting_since_ms + filter->options.sink_timeout_ms
+    return filter->patience_ms > 0 && waiting && !filter->dead
+               ? filter->waiting_since_ms + filter->patience_ms
                : INT64_MAX;
 }
 
@@ -731,8 +733,9 @@ static void on_timer(uv_timer_t *timer)
 
     if (now >= sink_deadline(filter)) {
         (void)err_set(&err, -ETIMEDOUT, FAULT_REMOTE,
-                      "sink '%s' took no byte for %" PRId64 " ms (sink_timeout)",
-                      sink_kind(filter->sink), filter->options.sink_timeout_ms);
+                      "sink '%s' took no byte for %" PRId64 " ms (%s)", sink_kind(filter->sink),
+                      filter->patience_ms,
+                      filter->hurried ? "the job was stopped" : "sink_timeout");
         sink_give_up(filter->sink);
         fail_sink(filter, -ETIMEDOUT, &err);
     }
@@ -774,6 +777,7 @@ int filter_new(struct filter_pool *pool, const struct filter_options *options, s
     (void)uv_timer_init(filter_pool_loop(pool), &filter->timer);
     filter->handles = 1;
     filter->waiting_since_ms = now_ms(filter);
+    filter->patience_ms = options->sink_timeout_ms;
     update_timer(filter);
     *ret = filter;
     return 0;
@@ -860,6 +864,16 @@ void filter_fail(struct filter *filter, int result, const struct mandor_err *err
     fail_sink(filter, result, err);
     advance(filter);
     wake(filter);
+}
+
+void filter_hurry(struct filter *filter, int64_t ms)
+{
+    OBJ_CHECK(filter, FILTER_MAGIC);
+    if (filter->closing || (filter->patience_ms > 0 && filter->patience_ms <= ms))
+        return;
+    filter->patience_ms = ms;
+    filter->hurried = true;
+    update_timer(filter);
 }
 
 void filter_drain(struct filter *filter, int64_t idle_ms, int64_t cap_ms,

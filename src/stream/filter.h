@@ -70,7 +70,10 @@ void filter_sink_ready(struct filter *filter);
 /* The sink's open or write failed elsewhere: stop reading and end with result. */
 void filter_fail(struct filter *filter, int result, const struct mandor_err *err);
 
-/* The leader has exited (drain rule, design §6): read on while bytes come; over when nothing came for idle_ms while polled and
+/* From now on the sink may take no byte for so long only, if sink_timeout does not end it before: the job was stopped. */
+void filter_hurry(struct filter *filter, int64_t ms);
+
+/* The leader has exited (doc/decisions/06-drain-rule.md): read on while bytes come; over when nothing came for idle_ms while polled and
  * empty, after cap_ms in all, or at end of file, then on_drained runs once.  The containment is emptied next. */
 void filter_drain(struct filter *filter, int64_t idle_ms, int64_t cap_ms,
                   void (*on_drained)(void *arg));
@@ -81,9 +84,8 @@ void filter_finish(struct filter *filter);
 struct follower {
     struct list node;
     void (*on_bytes)(struct follower *follower, const void *bytes, size_t len);
-    void (*on_end)(
-        struct follower
-            *follower); /* the filter has ended; it forgot the follower before this call */
+    /* The filter has ended; it forgot the follower before this call. */
+    void (*on_end)(struct follower *follower);
     void *data;
 };
 void filter_follow(struct filter *filter, struct follower *follower);

@@ -21,7 +21,7 @@ struct filter_pool {
     uint32_t magic;
     unsigned refs; /* the owner, each filter, each open handle */
     uv_loop_t *loop;
-    size_t buffer_max, in_use; /* bytes of rings */
+    size_t buffer_max, in_use; /* bytes of rings, and of what filter_pool_count() was told */
     struct list line;
     uv_check_t check;
     uv_idle_t idle; /* active while the line is not empty: the loop must not sleep */
@@ -69,8 +69,8 @@ static void on_check(uv_check_t *check)
     if (list_empty(&pool->line))
         return;
 
-    struct list turn =
-        LIST_INIT(turn); /* who wakes up again while being served waits for the next turn */
+    /* Who wakes up again while being served waits for the next turn. */
+    struct list turn = LIST_INIT(turn);
     int64_t end_ns = clock_mono_ns() + FILTER_POOL_TURN_NS;
     list_splice_back(&turn, &pool->line);
     do {
@@ -164,6 +164,12 @@ void filter_pool_put(struct filter_pool *pool, struct ring *ring)
         store->rings[store->count++] = ring;
     else
         (void)ring_free(ring);
+}
+
+void filter_pool_count(struct filter_pool *pool, ssize_t bytes)
+{
+    OBJ_CHECK(pool, POOL_MAGIC);
+    pool->in_use += (size_t)bytes;
 }
 
 bool filter_pool_tight(const struct filter_pool *pool)

@@ -1,4 +1,4 @@
-/* filter_pool.h - what the filters of a process share: turns, ring memory, the budget.  Used by filter.c alone. */
+/* filter_pool.h - what the filters of a process share: turns, ring memory, the budget.  Used by filter.c, and by fan.c for the budget. */
 #ifndef STREAM_FILTER_POOL_H
 #define STREAM_FILTER_POOL_H
 
@@ -20,9 +20,11 @@ void filter_serve(struct list *node); /* filter.c */
 
 /* An empty ring of FILTER_FIRST or FILTER_HIGH bytes, or NULL when out of memory. */
 struct ring *filter_pool_ring(struct filter_pool *pool, size_t capacity);
-void filter_pool_put(struct filter_pool *pool,
-                     struct ring *ring); /* its bytes are dropped; NULL is a no-op */
-/* Does the memory of all rings exceed buffer_max? */
+/* Its bytes are dropped; NULL is a no-op. */
+void filter_pool_put(struct filter_pool *pool, struct ring *ring);
+/* Other memory that streams hold: so many bytes more, or less. */
+void filter_pool_count(struct filter_pool *pool, ssize_t bytes);
+/* Does all of that memory exceed buffer_max? */
 bool filter_pool_tight(const struct filter_pool *pool);
 
 #endif

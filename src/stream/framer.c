@@ -99,8 +99,8 @@ static void line_bytes(struct framer *framer, const unsigned char *bytes, size_t
                        const struct framer_events *events)
 {
     while (len > 0) {
-        if (framer->frame_len ==
-            framer->frame_max) { /* there is more than fits: only now it is known */
+        /* There is more than fits: only now it is known. */
+        if (framer->frame_len == framer->frame_max) {
             complete(framer, events, FRAME_CONT);
             framer->frame_start += (int64_t)framer->frame_len;
             framer->frame_len = 0;

@@ -35,8 +35,8 @@ struct framer {
     int64_t offset;      /* of the next byte in the stream */
     int64_t frames;      /* completed */
     int64_t frame_start; /* offset of the open frame's first byte (its header for binary frames) */
-    size_t
-        frame_len; /* lines: payload bytes of the open frame so far; binary: payload bytes still to come */
+    /* Lines: payload bytes of the open frame so far; binary: payload bytes still to come. */
+    size_t frame_len;
     enum { FRAMER_HEADER, FRAMER_BODY, FRAMER_TRAILER } where;
     unsigned header_len; /* header bytes seen */
     uint64_t header;     /* their value so far */

@@ -5,20 +5,9 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 
 #define SPLICE_MAX ((size_t)1 << 20) /* bytes a call: a whole pipe of the largest size */
-
-static int write_all(int fd, const unsigned char *bytes, size_t len)
-{
-    while (len > 0) {
-        ssize_t n = RETRY_EINTR(write(fd, bytes, len));
-        if (n < 0)
-            return -errno;
-        bytes += n;
-        len -= (size_t)n;
-    }
-    return 0;
-}
 
 static int stop(struct pump *pump, enum pump_end end, int error)
 {
@@ -38,7 +27,7 @@ static int carry_on(struct pump *pump, const unsigned char *bytes, size_t len)
     if (pump->hash != NULL)
         XXH3_64bits_update(pump->hash, bytes, take);
     if (pump->to != PUMP_NOWHERE) {
-        int r = write_all(pump->to, bytes, take);
+        int r = file_write_all(pump->to, bytes, take);
         if (r < 0)
             return stop(pump, PUMP_WRITE_FAILED, r);
     }

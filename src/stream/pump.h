@@ -39,22 +39,22 @@ struct pump {
     struct framer *framer; /* NULL = raw */
     unsigned char *memory; /* not used by splice */
     size_t memory_len;
-    int64_t
-        keep_max; /* bytes that may still be written; what comes after them is read and dropped */
+    /* Bytes that may still be written; what comes after them is read and dropped. */
+    int64_t keep_max;
     bool discard;
     bool tail_wanted;
-    bool
-        patient; /* nobody waits for this thread: an empty pipe may be waited for, PUMP_NAP_NS at a time */
+    /* Nobody waits for this thread: an empty pipe may be waited for, PUMP_NAP_NS at a time. */
+    bool patient;
     atomic_bool stop; /* end soon */
     /* Results. */
     enum pump_end end;
     int error;           /* -errno of the failed call */
     int64_t bytes, kept; /* read; written (or would have been, PUMP_NOWHERE) */
+    /* The last bytes that were read, oldest first, as many as memory still has: at least min(bytes, memory_len / 2). */
     struct tail_piece {
         const unsigned char *bytes;
         size_t len;
-    } tail
-        [2]; /* the last bytes that were read, oldest first, as many as memory still has: at least min(bytes, memory_len / 2) */
+    } tail[2];
 };
 
 /* Run one slice.  Any thread. */

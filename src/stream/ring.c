@@ -112,9 +112,9 @@ void ring_consume(struct ring *ring, size_t len)
 {
     BUG_ON(len > ring_used(ring));
     ring->rpos += len;
+    /* Start over at the front: one segment instead of two, warm cache lines. */
     if (ring->rpos == ring->wpos)
-        ring->rpos = ring->wpos =
-            0; /* start over at the front: one segment instead of two, warm cache lines */
+        ring->rpos = ring->wpos = 0;
 }
 
 void ring_trim(struct ring *ring, size_t len)

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/metrics.h"
+#include "base/random.h"
 #include "base/units.h"
 #include "job/record.h"
 #include "sink/sink.h"
@@ -17,6 +18,7 @@
 #define BACKOFF_FIRST_MS 50
 #define BACKOFF_LAST_MS  2000
 #define COMMIT_BUDGET_MS 10000
+#define STOP_WAIT_MS     5000 /* for what is committed on every outcome, once the job was stopped */
 
 /* ---- the state machine ---- */
 
@@ -167,6 +169,66 @@ static void supersede(struct source *source, const char *id)
         (void)hash_takes(source->by_id, id);
 }
 
+bool attempt_is_here(const struct source *source, const struct lease *lease)
+{
+    struct attempt *before = hash_gets(source->by_id, lease->id);
+
+    if (before == NULL)
+        return false;
+    /* Of a number that was given out twice the end that is under way is the end. */
+    bool twice = lease->started && before->lease.attempt == lease->attempt;
+    if (before->state == ATTEMPT_SETTLING && !twice)
+        return false;
+    if (before->lease.attempt == lease->attempt)
+        log_event(LOG_WARN, lease->id, lease->attempt,
+                  "leased once more while it is here: the queue has forgotten that it was");
+    else
+        log_event(LOG_WARN, lease->id, lease->attempt,
+                  "attempt %" PRId64 " has not ended here: this one waits until %s",
+                  before->lease.attempt, lease->started ? "its lease expires" : "it has");
+    if (!lease->started) {
+        before->leased_again = true;
+        before->leased_as = lease->attempt;
+    }
+    return true;
+}
+
+struct hand_back {
+    struct broker_req req;
+    struct lease_ref ref;
+    struct source *source;
+    char *id;
+};
+
+static void on_handed_back(struct broker_req *req)
+{
+    struct hand_back *back = req->data;
+    struct source *source = back->source;
+
+    free(back->id);
+    free(back);
+    if (!source->worker->closing)
+        scheduler_wake(source->worker->scheduler, source);
+    worker_check_done(source->worker);
+}
+
+/* What was leased while it was here: now it may run.  Without memory its lease has to expire. */
+static void hand_back(const struct attempt *attempt)
+{
+    struct hand_back *back = calloc(1, sizeof *back);
+
+    if (back == NULL || (back->id = strdup(attempt->lease.id)) == NULL) {
+        free(back);
+        return;
+    }
+    back->source = attempt->source;
+    back->ref = (struct lease_ref){ .id = back->id, .attempt = attempt->leased_as };
+    back->req = (struct broker_req){ .op = BROKER_GIVE_BACK, .done = on_handed_back, .data = back };
+    back->req.give_back.refs = &back->ref;
+    back->req.give_back.count = 1;
+    broker_submit(back->source->broker, &back->req);
+}
+
 struct attempt *attempt_new(struct source *source, struct lease *adopt)
 {
     struct attempt *attempt = calloc(1, sizeof *attempt);
@@ -229,6 +291,8 @@ static void finish(struct attempt *attempt)
     list_remove(&attempt->node);
     if (hash_gets(attempt->source->by_id, attempt->lease.id) == attempt)
         (void)hash_takes(attempt->source->by_id, attempt->lease.id);
+    if (attempt->leased_again)
+        hand_back(attempt);
 
     attempt->closing =
         1u + (attempt->execution != NULL) + attempt->timer_open + attempt->phase_busy;
@@ -271,7 +335,8 @@ static void on_settled(struct broker_req *req)
     char text[VERDICT_TEXT_SIZE];
 
     if (req->status == -ESTALE) {
-        lost(attempt, "the queue had given the job to somebody else");
+        lost(attempt, req->err.msg[0] != '\0' ? req->err.msg
+                                              : "the queue had given the job to somebody else");
         return;
     }
     if (req->status < 0) {
@@ -285,7 +350,7 @@ static void on_settled(struct broker_req *req)
     if (attempt->plan.state == JOB_DELAYED)
         scheduler_due(attempt->worker->scheduler, attempt->plan.delay_ms);
     else if (attempt->plan.state == JOB_WAITING || attempt->worker->setup.drain)
-        scheduler_wake(attempt->worker->scheduler, attempt->source);
+        scheduler_look(attempt->worker->scheduler, attempt->source);
     move(attempt, ATTEMPT_SETTLED);
 }
 
@@ -382,7 +447,7 @@ static void plan(struct attempt *attempt)
     if (outcome == OUTCOME_NOTHING)
         outcome = OUTCOME_PUT_BACK;
     attempt->plan = retry_plan(outcome, attempt->spec, attempt->lease.attempts_used,
-                               attempt->lease.put_backs, worker_random01(attempt->worker));
+                               attempt->lease.put_backs, random_01(&attempt->worker->random));
     if (attempt->verdict.cause != CAUSE_AGAIN)
         return;
     attempt->plan.delay_ms = again_ms(attempt->again);
@@ -395,6 +460,7 @@ static void on_outputs_ended(void *arg)
 
     OBJ_CHECK(attempt, ATTEMPT_MAGIC);
     attempt->commit_until_boot_ms = 0;
+    attempt->outputs_ending = false;
     plan(attempt);
     settle(attempt);
 }
@@ -403,6 +469,7 @@ static void end_outputs(struct attempt *attempt, int64_t until_boot_ms)
 {
     if (until_boot_ms != SINK_NO_DEADLINE)
         attempt->commit_until_boot_ms = until_boot_ms;
+    attempt->outputs_ending = true;
     outputs_end(&attempt->outputs, &attempt->verdict, until_boot_ms, on_outputs_ended, attempt);
 }
 
@@ -423,14 +490,30 @@ void attempt_renewed(struct attempt *attempt, int64_t until_boot_ms)
     outputs_extend(&attempt->outputs, attempt->commit_until_boot_ms);
 }
 
+/* Its processes have ended, its sinks have not. */
+static void stop_committing(struct attempt *attempt, enum cause cause)
+{
+    if (attempt->commit_stop_ms == 0) {
+        attempt->commit_stop_ms = clock_mono_ms() + STOP_WAIT_MS;
+        attempt->stop_cause = cause;
+    }
+    if (cause == CAUSE_CANCELLED && attempt->outputs_ending)
+        outputs_stop(&attempt->outputs, cause, false);
+    else if (cause == CAUSE_CANCELLED && attempt->verdict.cause != CAUSE_LOST_LEASE)
+        attempt->verdict.cause = cause;
+}
+
 void attempt_check_expiry(struct attempt *attempt)
 {
     OBJ_CHECK(attempt, ATTEMPT_MAGIC);
+    if (attempt->outputs_ending && attempt->commit_stop_ms != 0 &&
+        clock_mono_ms() >= attempt->commit_stop_ms)
+        outputs_stop(&attempt->outputs, attempt->stop_cause, true);
     if (attempt->commit_until_boot_ms != 0 && clock_boot_ms() >= attempt->commit_until_boot_ms)
         expire(attempt);
 }
 
-/* A commit does not begin with less of the lease left (design, Scale).  lease_ms: its broker's, which may have one of its own. */
+/* A commit does not begin with less of the lease left.  lease_ms: its broker's, which may have one of its own. */
 static int64_t commit_budget(int64_t lease_ms)
 {
     return MIN((int64_t)COMMIT_BUDGET_MS, lease_ms / 3);
@@ -457,7 +540,7 @@ static void on_begin_settle(struct broker_req *req)
         end_outputs(attempt, until);
 }
 
-/* The fence stands before anything becomes visible outside of the record (design, Sinks). */
+/* The fence stands before anything becomes visible outside of the record (I7). */
 static void commit(struct attempt *attempt)
 {
     if (!outputs_publish(&attempt->outputs, &attempt->verdict)) {
@@ -600,6 +683,7 @@ static int open_outputs(struct attempt *attempt, struct mandor_err *err)
         .attempt = attempt->lease.attempt,
         .data_dir = attempt->source->data_dir, /* ids are the broker's */
         .journal_dir = journal,
+        .filters = attempt->worker->env.filters,
     };
 
     (void)snprintf(journal, sizeof journal, "%s/journal/%s", setup->data_dir, setup->name);
@@ -636,7 +720,7 @@ static int parse_bare(const char *text, json_t **ret, struct mandor_err *err)
 {
     json_error_t why;
 
-    *ret = json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
+    *ret = json_load_foreign(text, strlen(text), &why);
     return *ret != NULL
                ? 0
                : err_set(err, -EINVAL, FAULT_JOB, "the job's data are no JSON: %s, byte %d",
@@ -650,7 +734,8 @@ static int make_job(struct attempt *attempt, const struct config_queue *queue, j
     const struct binding binding = config_binding(attempt->worker->config, queue);
     const struct binding_place place = { .id = own_id(attempt),
                                          .queue = lease->queue,
-                                         .name = lease->name };
+                                         .name = lease->name,
+                                         .data_text = lease->bare ? lease->spec_text : NULL };
     SCOPED_JSON *json = NULL;
     int r = lease->bare ? parse_bare(lease->spec_text, &json, err)
                         : json_parse(lease->spec_text, strlen(lease->spec_text), &json, err);
@@ -669,6 +754,8 @@ static int parse_spec(struct attempt *attempt, struct mandor_err *err)
     int r = make_job(attempt, queue, &job, err);
     if (r == 0)
         r = spec_from_json(job, queue->defaults, &attempt->spec, err);
+    if (r == 0 && !attempt->lease.bare)
+        r = broker_check_spec(attempt->source->broker, attempt->spec, err);
     if (r == 0 && attempt->lease.attempts > 0)
         attempt->spec->attempts = attempt->lease.attempts;
     return r;
@@ -774,5 +861,7 @@ void attempt_stop(struct attempt *attempt, enum cause cause, int64_t grace_ms, c
         attempt_drop(attempt);
     } else if (attempt->commit_until_boot_ms != 0 && cause == CAUSE_LOST_LEASE) {
         expire(attempt);
+    } else if (attempt->state == ATTEMPT_COMMITTING && cause != CAUSE_LOST_LEASE) {
+        stop_committing(attempt, cause);
     }
 }

@@ -57,11 +57,20 @@ struct attempt {
     int64_t started_ms, finished_ms, leased_mono_ms, started_mono_ms;
     struct buf record;     /* while settling */
     json_t *again;         /* when it wants to be run again, as it said; NULL = it does not */
-    enum cause stop_cause; /* asked for before the executor ran */
+    enum cause stop_cause; /* asked for before the executor ran, or after it */
+    bool outputs_ending;
+    /* The queue gave its job out once more, not started, as attempt `leased_as`: it goes back when this one has ended. */
+    bool leased_again;
+    int64_t leased_as;
+    /* Monotonic: nothing of the outputs is waited for longer; 0 = no stop. */
+    int64_t commit_stop_ms;
     bool stop_asked;
     unsigned closing;
 };
 
+/* A job is leased whose attempt has not ended here: a queue that was restarted without its last writes gives out what it has forgotten.  No two
+ * attempts of a job live at the same time (I8): the one that is here goes on, with this lease when it has its number.  Says so in the log. */
+bool attempt_is_here(const struct source *source, const struct lease *lease);
 /* Take a lease over.  Returns NULL when out of memory (the lease then simply expires with us). */
 struct attempt *attempt_new(struct source *source, struct lease *adopt);
 /* A slot is free. */

@@ -39,12 +39,13 @@ static void run_look(struct work *work)
 static void after_look(struct work *work)
 {
     SCOPED_FREE char *dir = left_dir(leftovers.worker->setup.data_dir);
+    struct sweeper *unused;
     struct mandor_err err;
 
     leftovers.busy = false;
     if (!leftovers.wanted || dir == NULL || leftovers.worker->closing)
         return;
-    if (sweeper_start(&leftovers.worker->loop, dir, on_swept, NULL, &err) < 0)
+    if (sweeper_start(&leftovers.worker->loop, dir, on_swept, NULL, &unused, &err) < 0)
         log_warn("uploads of dead attempts in '%s' cannot be ended: %s", dir, err.msg);
     else
         leftovers.busy = true;

@@ -1,5 +1,6 @@
 /* live_frame.h - what goes over a worker's live socket, <data_dir>/run/<worker>.live: a client sends one JSON line,
- * {"follow": "<job id>"} or {"top": true}, and gets frames.
+ * {"follow": "<job id>", "attempt": N} or {"top": true}, and gets frames.  Without "attempt" the running one is followed,
+ * whichever it is; with "of", the data directory of its broker, the job of that broker.
  *
  *     u8 kind │ u32 little-endian length │ payload
  */
@@ -16,7 +17,7 @@ enum live_kind {
     LIVE_STDOUT = 1, /* bytes of the job */
     LIVE_STDERR = 2,
     LIVE_NOTICE = 3,   /* text for people: "[… 4096 bytes skipped]" */
-    LIVE_ENDED = 4,    /* the attempt is over: {"id", "attempt"} */
+    LIVE_ENDED = 4,    /* {"id", "attempt"}: followed to its end; 0: not running, yet or any more */
     LIVE_SNAPSHOT = 5, /* live_server_snapshot() */
 };
 

@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/metrics.h"
@@ -18,10 +17,10 @@
 #define SERVER_MAGIC 0x6c697665u
 #define CLIENT_MAGIC 0x6c636c69u
 #define REQUEST_MAX  4096
-#define BACKLOG_MAX \
-    ((size_t)256 << 10) /* bytes queued for a slow client before bytes are skipped */
-#define SNAPSHOT_MS 500
-#define CLIENTS_MAX ((size_t)64)
+/* Bytes queued for a slow client before bytes are skipped. */
+#define BACKLOG_MAX  ((size_t)256 << 10)
+#define SNAPSHOT_MS  500
+#define CLIENTS_MAX  ((size_t)64)
 
 struct live_server {
     uint32_t magic;
@@ -184,12 +183,13 @@ static void send_notice(struct client *client, const char *text)
     send_frame(client, LIVE_NOTICE, text, strlen(text));
 }
 
-static void follow(struct client *client, const char *data_dir, const char *id)
+/* The attempt numbered number (0: the one that runs) of a job. */
+static void follow(struct client *client, const char *data_dir, const char *id, int64_t number)
 {
     struct attempt *attempt = worker_attempt(client->live->worker, data_dir, id);
 
-    if (client->follows_out ||
-        client->follows_err) { /* its followers stand in the filters' lists */
+    /* Its followers stand in the filters' lists. */
+    if (client->follows_out || client->follows_err) {
         send_notice(client, "one connection follows one job at a time");
         return;
     }
@@ -197,7 +197,9 @@ static void follow(struct client *client, const char *data_dir, const char *id)
     for (char *p = client->id; *p != '\0'; p++)
         if (*p == '"' || *p == '\\' || (unsigned char)*p < ' ')
             *p = '_';
-    if (attempt == NULL || attempt->state != ATTEMPT_RUNNING) {
+    client->attempt = 0;
+    if (attempt == NULL || attempt->state != ATTEMPT_RUNNING ||
+        (number != 0 && number != attempt->lease.attempt)) {
         check_end(client);
         return;
     }
@@ -297,7 +299,8 @@ static void serve(struct client *client, const char *line, size_t len)
     if (json_parse(line, len, &json, &err) == 0 &&
         json_is_string(json_object_get(json, "follow"))) {
         follow(client, json_string_value(json_object_get(json, "of")),
-               json_string_value(json_object_get(json, "follow")));
+               json_string_value(json_object_get(json, "follow")),
+               json_integer_value(json_object_get(json, "attempt")));
         return;
     }
     if (json_is_true(json_object_get(json, "top"))) {
@@ -430,8 +433,8 @@ int live_server_new(struct worker *worker, struct live_server **ret, struct mand
         r = uv_listen((uv_stream_t *)&live->server, 16, on_connection);
     if (r < 0) {
         (void)close(fd);
-        return err_set(err, r, FAULT_HOST,
-                       "listen on the live socket"); /* fatal: the process ends */
+        /* Fatal: the process ends. */
+        return err_set(err, r, FAULT_HOST, "listen on the live socket");
     }
     uv_unref((uv_handle_t *)&live->server);
     point_to(live, true);

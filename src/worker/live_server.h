@@ -6,6 +6,7 @@
 #include "worker/live_frame.h"
 #include "worker/worker.h"
 
+/* Listen on <data_dir>/run/<worker>.live, and link to it from the other brokers' directories.  0 or -errno with *err. */
 MUST_CHECK int live_server_new(struct worker *worker, struct live_server **ret,
                                struct mandor_err *err);
 void live_server_close(struct live_server *live);

@@ -6,7 +6,6 @@
 #include <sys/ioctl.h>
 
 #include "base/buf.h"
-#include "base/clock.h"
 #include "base/errout.h"
 #include "base/metrics.h"
 #include "base/units.h"

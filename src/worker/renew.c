@@ -139,8 +139,8 @@ void renew_check_expiry(struct source *source)
     if (age_ms < lease_ms - margin_ms)
         return;
     scheduler_give_back(worker->scheduler, source, 0); /* what has not started needs no end */
+    /* A commit has a deadline of its own. */
     LIST_FOREACH(attempt, &worker->attempts, struct attempt, node)
-        if (attempt->source == source &&
-            attempt->commit_until_boot_ms == 0) /* a commit has a deadline of its own */
+        if (attempt->source == source && attempt->commit_until_boot_ms == 0)
             attempt_stop(attempt, CAUSE_LOST_LEASE, 0, "the lease could not be renewed in time");
 }

@@ -1,9 +1,9 @@
 /* scheduler.c - contract in scheduler.h. */
 #include "worker/scheduler.h"
 
+#include "base/buf.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/metrics.h"
 #include "worker/attempt.h"
 
 #define SCHEDULER_MAGIC 0x73636864u
@@ -11,6 +11,7 @@
 #define SETTLING_MAX    256 /* unsettled attempts beyond the slots, before leasing pauses */
 #define RATE_WINDOW_MS  1000
 #define QUEUES_KEPT     256 /* more are kept only while they hold something */
+#define ASKS_MAX        2   /* requests for leases of one broker under way, where that helps */
 
 struct squeue {
     char *name;
@@ -18,27 +19,38 @@ struct squeue {
     size_t limit;          /* slots of this queue; SIZE_MAX = none of its own */
     double weight, pass;
     size_t active;      /* attempts that hold a slot */
+    size_t coming;      /* at most: what requests under way may bring */
     struct list leased; /* attempts that wait for one, oldest first */
     size_t leased_count;
     bool named; /* by configuration or --queue: asked for by name */
     bool ever_named;
 };
 
+/* A request for leases. */
+struct ask {
+    struct feed *feed;
+    struct broker_req req;
+    bool busy, full_quota;
+    uint64_t wakes, looks;         /* the feed's when it was made */
+    size_t coming, coming_started; /* asked for, so that nobody else counts on the same slots */
+    struct lease_queue *queues;
+    struct lease leases[LEASE_MAX];
+};
+
 /* What is asked of one broker. */
 struct feed {
     struct scheduler *scheduler;
     struct source *source;
-    struct broker_req req;
-    bool asking, ask_again, full_quota;
-    bool wanted, shares; /* a request is due at the end of this turn, and for which part */
-    bool
-        blocked; /* it found all room promised to other brokers: it looks again when one of them has answered */
+    struct ask asks[ASKS_MAX];
+    size_t ask_count;
+    uint64_t wakes, looks; /* how often others, and we ourselves, had reason to look again */
+    bool wanted, shares;   /* a request is due at the end of this turn, and for which part */
+    /* It found all room promised to other brokers: it looks again when one of them has answered. */
+    bool blocked;
     bool failing; /* the last request did */
+    bool answered;
     bool dry; /* the broker had less than we wanted: only a wake-up makes it worth asking again */
     bool drained;
-    size_t coming, coming_started; /* asked for, so that no other feed counts on the same slots */
-    struct lease leases[LEASE_MAX];
-    struct lease_queue *asked;
 };
 
 struct scheduler {
@@ -47,13 +59,14 @@ struct scheduler {
     size_t concurrency;
     struct squeue **queues;
     size_t queue_count;
-    bool all; /* serve whatever queues the broker has */
+    bool all;     /* serve whatever queues the broker has */
+    bool had_job; /* since the start */
     size_t active, leased;
 
     struct feed *feeds; /* one a broker */
     size_t feed_count;
-    uv_idle_t
-        turn; /* active: requests are due at the end of this turn, when all has freed its slots that will */
+    /* Active: requests are due at the end of this turn, when all has freed its slots that will. */
+    uv_idle_t turn;
     uv_timer_t due;
 
     int64_t window_at_ms; /* completions of the last and this window: how far to lease ahead */
@@ -164,10 +177,8 @@ static void name_queues(struct scheduler *scheduler)
     for (size_t i = 0; i < count; i++) {
         const char *name = setup->queue_count > 0 ? setup->queues[i] : config->queues[i].name;
         struct source *source = source_of_queue(scheduler->worker, name);
-        struct squeue *queue = source != NULL ? obtain(scheduler, source, name) : NULL;
-        if (source == NULL)
-            log_error("queue '%s' is not served: its broker is new, and that needs a restart",
-                      name);
+        BUG_ON(source == NULL); /* reload.c refuses brokers that are new */
+        struct squeue *queue = obtain(scheduler, source, name);
         if (queue == NULL)
             continue;
         queue->named = queue->ever_named = true;
@@ -206,13 +217,16 @@ static size_t ahead(struct scheduler *scheduler, const struct source *source)
     return MIN(scheduler->concurrency, rate);
 }
 
-/* What the other brokers were asked for may come. */
+/* What was asked for may come. */
 static size_t coming(const struct scheduler *scheduler, bool started)
 {
     size_t sum = 0;
 
     for (size_t i = 0; i < scheduler->feed_count; i++)
-        sum += started ? scheduler->feeds[i].coming_started : scheduler->feeds[i].coming;
+        for (size_t k = 0; k < scheduler->feeds[i].ask_count; k++) {
+            const struct ask *ask = &scheduler->feeds[i].asks[k];
+            sum += started ? ask->coming_started : ask->coming;
+        }
     return sum;
 }
 
@@ -230,7 +244,7 @@ static size_t room(struct scheduler *scheduler, const struct feed *feed)
 
 static size_t queue_room(struct scheduler *scheduler, const struct squeue *queue)
 {
-    size_t held = queue->active + queue->leased_count;
+    size_t held = queue->active + queue->leased_count + queue->coming;
     size_t bound = queue->limit;
 
     if (bound < SIZE_MAX)
@@ -258,8 +272,8 @@ static size_t free_slots(size_t limit, size_t active, size_t leased)
 }
 
 /* Each queue's share of want by weight first; a second request takes what the others left. */
-static size_t choose_queues(struct scheduler *scheduler, struct feed *feed, size_t want,
-                            bool shares)
+static size_t choose_queues(struct scheduler *scheduler, const struct feed *feed, size_t want,
+                            bool shares, struct lease_queue *queues)
 {
     double weights = 0;
     size_t count = 0;
@@ -275,10 +289,10 @@ static size_t choose_queues(struct scheduler *scheduler, struct feed *feed, size
             continue;
         if (shares)
             max = MIN(max, (size_t)((double)want * queue->weight / weights + 0.999));
-        feed->asked[count++] = (struct lease_queue){
+        queues[count++] = (struct lease_queue){
             .name = queue->name,
             .max = MIN(max, want),
-            .start = free_slots(queue->limit, queue->active, queue->leased_count),
+            .start = free_slots(queue->limit, queue->active + queue->coming, queue->leased_count),
             .attempts = default_attempts(scheduler, queue->name),
         };
     }
@@ -312,9 +326,31 @@ static void ask_soon(struct feed *feed, bool shares)
     (void)uv_idle_start(&feed->scheduler->turn, on_turn);
 }
 
-static bool is_asking(const struct feed *feed)
+static size_t busy_asks(const struct feed *feed)
 {
-    return feed->asking || feed->wanted;
+    size_t count = 0;
+
+    for (size_t i = 0; i < feed->ask_count; i++)
+        count += feed->asks[i].busy;
+    return count;
+}
+
+static struct ask *free_ask(struct feed *feed)
+{
+    for (size_t i = 0; i < feed->ask_count; i++)
+        if (!feed->asks[i].busy)
+            return &feed->asks[i];
+    return NULL;
+}
+
+/* What a request may bring counts as held until it has brought it. */
+static void promise(struct ask *ask, bool made)
+{
+    for (size_t i = 0; i < ask->req.lease.queue_count; i++) {
+        const struct lease_queue *asked = &ask->queues[i];
+        struct squeue *queue = find(ask->feed->scheduler, asked->name);
+        queue->coming += made ? asked->max : -asked->max;
+    }
 }
 
 /* One that is started already runs before the next is looked at: what ends at once may start those that wait. */
@@ -322,6 +358,11 @@ static void keep(struct feed *feed, struct lease *lease)
 {
     struct scheduler *scheduler = feed->scheduler;
     bool started = lease->started;
+
+    if (attempt_is_here(feed->source, lease)) {
+        lease_done(lease);
+        return;
+    }
     struct squeue *queue = obtain(scheduler, feed->source, lease->queue);
     struct attempt *attempt = queue != NULL ? attempt_new(feed->source, lease) : NULL;
 
@@ -335,6 +376,7 @@ static void keep(struct feed *feed, struct lease *lease)
     list_push_back(&queue->leased, &attempt->queue_node);
     queue->leased_count++;
     scheduler->leased++;
+    scheduler->had_job = true;
     if (started)
         attempt_run_started(attempt);
 }
@@ -347,16 +389,38 @@ static void unblock(struct scheduler *scheduler)
             (void)uv_idle_start(&scheduler->turn, on_turn);
 }
 
+static void kick(struct scheduler *scheduler);
+
+/* Whoever has misspelt a queue waits for nothing, and is to see it: said once, of the first answer. */
+static void say_if_nothing_yet(struct feed *feed, const struct broker_req *req)
+{
+    const struct scheduler *scheduler = feed->scheduler;
+    bool first = !feed->answered;
+    SCOPED_BUF names = { 0 };
+
+    feed->answered = true;
+    if (!first || !req->lease.drained || req->lease.count > 0 || req->lease.queue_count == 0 ||
+        scheduler->worker->setup.drain)
+        return;
+    for (size_t i = 0; i < req->lease.queue_count; i++)
+        if (buf_addf(&names, "%s'%s'", i > 0 ? ", " : "", req->lease.queues[i].name) < 0)
+            return;
+    log_info("no job yet in queue%s %s", req->lease.queue_count > 1 ? "s" : "", names.data);
+}
+
 static void on_leased(struct broker_req *req)
 {
-    struct feed *feed = req->data;
+    struct ask *ask = req->data;
+    struct feed *feed = ask->feed;
     struct scheduler *scheduler = feed->scheduler;
     struct worker *worker = scheduler->worker;
     size_t want = req->lease.want, count = req->lease.count;
+    bool told = ask->wakes != feed->wakes, again = told || ask->looks != feed->looks;
 
     OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
-    feed->asking = false;
-    feed->coming = feed->coming_started = 0;
+    promise(ask, false);
+    ask->busy = false;
+    ask->coming = ask->coming_started = 0;
     feed->failing = req->status < 0;
     if (req->status < 0) {
         feed->dry = true; /* the next tick tries again */
@@ -365,63 +429,75 @@ static void on_leased(struct broker_req *req)
         return;
     }
     feed->drained = req->lease.drained;
-    feed->dry = count < want && feed->full_quota;
+    say_if_nothing_yet(feed, req);
+    feed->dry = count < want && ask->full_quota && !again;
     if (req->lease.next_due_ms >= 0 && !worker->stopping)
         scheduler_due(scheduler, req->lease.next_due_ms);
     for (size_t i = 0; i < count; i++)
-        keep(feed, &req->lease.leases[i]);
-    if (feed->ask_again &&
-        count > 0) /* a wake-up came meanwhile: perhaps the cancel of one of these */
+        keep(feed, &ask->leases[i]);
+    if (told && count > 0) /* a wake-up came meanwhile: perhaps the cancel of one of these */
         renew_ask(feed->source);
 
-    if (worker->stopping) {
+    if (worker->stopping)
         scheduler_give_back(scheduler, NULL, 0);
-    } else if (feed->ask_again) {
-        feed->dry = false;
-        scheduler_kick(scheduler);
-    } else if (count < want && !feed->full_quota) {
+    else if (count < want && !ask->full_quota && !again)
         ask_soon(feed, false); /* shares held somebody back: take what is left */
-        scheduler_kick(scheduler);
-    } else {
-        scheduler_kick(scheduler);
-    }
+    kick(scheduler);
     unblock(scheduler);
     worker_check_done(worker);
+}
+
+/* How much a further request is for.  Of several under way each is for half of the slots, so that the broker works for one half while the jobs of the
+ * other run; and for less than a quarter none is made. */
+static size_t ask_size(struct scheduler *scheduler, const struct feed *feed)
+{
+    size_t want = room(scheduler, feed);
+
+    if (feed->ask_count == 1)
+        return want;
+    if (busy_asks(feed) > 0 && want < scheduler->concurrency / 4)
+        return 0;
+    return MIN(want, (scheduler->concurrency + 1) / 2);
 }
 
 static void ask(struct feed *feed, bool shares)
 {
     struct scheduler *scheduler = feed->scheduler;
-    size_t want = room(scheduler, feed);
+    struct ask *ask = free_ask(feed);
+    size_t want = ask_size(scheduler, feed), count = 0;
 
-    feed->blocked = want == 0 && coming(scheduler, false) > 0;
+    feed->blocked = want == 0 && busy_asks(feed) == 0 && coming(scheduler, false) > 0;
     feed->wanted = feed->blocked;
-    if (feed->blocked)
-        return;
-    feed->ask_again = false;
     if (want == 0 || scheduler->worker->closing)
         return;
-    struct lease_queue *asked = realloc(feed->asked, (scheduler->queue_count + 1) * sizeof *asked);
-    if (asked == NULL)
-        return; /* the next tick tries again */
-    feed->asked = asked;
-    size_t count = scheduler->all ? 0 : choose_queues(scheduler, feed, want, shares);
-    if (count == 0 && !scheduler->all)
-        return;
-    feed->full_quota = !shares || (count <= 1 && scheduler->feed_count == 1);
-    feed->asking = true;
-    feed->req = (struct broker_req){ .op = BROKER_LEASE, .done = on_leased, .data = feed };
-    feed->req.lease.want = want;
+    if (!scheduler->all) {
+        struct lease_queue *queues =
+            realloc(ask->queues, (scheduler->queue_count + 1) * sizeof *queues);
+        if (queues == NULL)
+            return; /* the next tick tries again */
+        ask->queues = queues;
+        count = choose_queues(scheduler, feed, want, shares, queues);
+        if (count == 0)
+            return;
+    }
+    ask->full_quota = !shares || (count <= 1 && scheduler->feed_count == 1);
+    ask->busy = true;
+    ask->wakes = feed->wakes;
+    ask->looks = feed->looks;
+    ask->req = (struct broker_req){ .op = BROKER_LEASE, .done = on_leased, .data = ask };
+    ask->req.lease.want = want;
     if (!feed->failing) { /* a broker that does not answer must not keep slots from the others */
         size_t start = free_slots(scheduler->concurrency,
                                   scheduler->active + coming(scheduler, true), scheduler->leased);
-        feed->req.lease.start = feed->coming_started = start;
-        feed->coming = want;
+        ask->req.lease.start = ask->coming_started = MIN(start, want);
+        ask->coming = want;
     }
-    feed->req.lease.queues = feed->asked;
-    feed->req.lease.queue_count = count;
-    feed->req.lease.leases = feed->leases;
-    broker_submit(feed->source->broker, &feed->req);
+    ask->req.lease.queues = ask->queues;
+    ask->req.lease.queue_count = count;
+    ask->req.lease.leases = ask->leases;
+    promise(ask, true);
+    broker_submit(feed->source->broker, &ask->req);
+    feed->wanted = free_ask(feed) != NULL && ask_size(scheduler, feed) > 0;
 }
 
 /* Whose turn it is among brokers: the lowest pass of a queue that has room. */
@@ -468,8 +544,8 @@ static void on_turn(uv_idle_t *turn)
     (void)uv_idle_stop(turn);
     for (size_t i = 0; i < scheduler->feed_count; i++) {
         scheduler->feeds[i].blocked = false;
-        if (scheduler->feeds[i].asking || !scheduler->feeds[i].source->registered)
-            scheduler->feeds[i].wanted = false; /* its answer sees to what follows */
+        if (free_ask(&scheduler->feeds[i]) == NULL || !scheduler->feeds[i].source->registered)
+            scheduler->feeds[i].wanted = false; /* an answer sees to what follows */
     }
     while ((feed = next_feed(scheduler)) != NULL)
         ask(feed, feed->shares);      /* no longer wanted, or blocked */
@@ -529,9 +605,9 @@ size_t scheduler_queues(const struct scheduler *scheduler)
     return scheduler->queue_count;
 }
 
-void scheduler_kick(struct scheduler *scheduler)
+/* Something changed: start what can be started, lease what there is room for. */
+static void kick(struct scheduler *scheduler)
 {
-    OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
     struct squeue *queue;
 
     while (!scheduler->worker->stopping && scheduler->active < scheduler->concurrency &&
@@ -540,8 +616,22 @@ void scheduler_kick(struct scheduler *scheduler)
     /* Ask early enough that slots do not run dry, and late enough that many jobs share a transaction. */
     for (size_t i = 0; i < scheduler->feed_count; i++) {
         struct feed *feed = &scheduler->feeds[i];
-        if (!is_asking(feed) && scheduler->leased <= ahead(scheduler, feed->source) / 2 &&
-            !feed->dry)
+        if (!feed->wanted && free_ask(feed) != NULL && !feed->dry &&
+            scheduler->leased <= ahead(scheduler, feed->source) / 2)
+            ask_soon(feed, true);
+    }
+}
+
+static void look(struct scheduler *scheduler, const struct source *source, bool told)
+{
+    for (size_t i = 0; i < scheduler->feed_count; i++) {
+        struct feed *feed = &scheduler->feeds[i];
+        if (source != NULL && feed->source != source)
+            continue;
+        feed->wakes += told;
+        feed->looks++;
+        feed->dry = false;
+        if (free_ask(feed) != NULL)
             ask_soon(feed, true);
     }
 }
@@ -549,16 +639,13 @@ void scheduler_kick(struct scheduler *scheduler)
 void scheduler_wake(struct scheduler *scheduler, const struct source *source)
 {
     OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
-    for (size_t i = 0; i < scheduler->feed_count; i++) {
-        struct feed *feed = &scheduler->feeds[i];
-        if (source != NULL && feed->source != source)
-            continue;
-        feed->dry = false;
-        if (feed->asking)
-            feed->ask_again = true;
-        else
-            ask_soon(feed, true);
-    }
+    look(scheduler, source, true);
+}
+
+void scheduler_look(struct scheduler *scheduler, const struct source *source)
+{
+    OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
+    look(scheduler, source, false);
 }
 
 void scheduler_freed(struct scheduler *scheduler, struct attempt *attempt)
@@ -575,7 +662,7 @@ void scheduler_freed(struct scheduler *scheduler, struct attempt *attempt)
     feed->drained = false;
     if (queue->limit < SIZE_MAX) /* it may not have been asked for while it was full */
         feed->dry = false;
-    scheduler_kick(scheduler);
+    kick(scheduler);
 }
 
 struct give_back {
@@ -662,10 +749,14 @@ int scheduler_new(struct worker *worker, struct scheduler **ret)
         free(scheduler);
         return -ENOMEM;
     }
-    for (; scheduler->feed_count < worker->source_count; scheduler->feed_count++)
-        scheduler->feeds[scheduler->feed_count] =
-            (struct feed){ .scheduler = scheduler,
-                           .source = &worker->sources[scheduler->feed_count] };
+    for (; scheduler->feed_count < worker->source_count; scheduler->feed_count++) {
+        struct feed *feed = &scheduler->feeds[scheduler->feed_count];
+        feed->scheduler = scheduler;
+        feed->source = &worker->sources[scheduler->feed_count];
+        feed->ask_count = broker_leases_overlap(feed->source->broker) ? ASKS_MAX : 1;
+        for (size_t i = 0; i < ASKS_MAX; i++)
+            feed->asks[i].feed = feed;
+    }
     scheduler->magic = SCHEDULER_MAGIC;
     scheduler->worker = worker;
     (void)uv_timer_init(&worker->loop, &scheduler->due);
@@ -693,7 +784,8 @@ struct scheduler *scheduler_free(struct scheduler *scheduler)
     }
     free(scheduler->queues);
     for (size_t i = 0; i < scheduler->feed_count; i++)
-        free(scheduler->feeds[i].asked);
+        for (size_t k = 0; k < ASKS_MAX; k++)
+            free(scheduler->feeds[i].asks[k].queues);
     free(scheduler->feeds);
     OBJ_FINI(scheduler);
     free(scheduler);
@@ -704,16 +796,28 @@ bool scheduler_drained(const struct scheduler *scheduler)
 {
     OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
     for (size_t i = 0; i < scheduler->feed_count; i++)
-        if (!scheduler->feeds[i].drained || is_asking(&scheduler->feeds[i]))
+        if (!scheduler->feeds[i].drained || scheduler->feeds[i].wanted ||
+            busy_asks(&scheduler->feeds[i]) > 0)
             return false;
     return scheduler->active == 0 && scheduler->leased == 0;
+}
+
+void scheduler_say_if_idle(const struct scheduler *scheduler)
+{
+    OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
+    if (scheduler->had_job)
+        return;
+    if (!scheduler->all && scheduler->queue_count == 1)
+        log_info("there was no job in queue '%s'", scheduler->queues[0]->name);
+    else
+        log_info("there was no job");
 }
 
 bool scheduler_asking(const struct scheduler *scheduler)
 {
     OBJ_CHECK(scheduler, SCHEDULER_MAGIC);
     for (size_t i = 0; i < scheduler->feed_count; i++)
-        if (scheduler->feeds[i].asking)
+        if (busy_asks(&scheduler->feeds[i]) > 0)
             return true;
     return false;
 }

@@ -16,10 +16,10 @@ struct scheduler *scheduler_free(struct scheduler *scheduler);
 
 /* Read the bounds again (start, SIGHUP). */
 void scheduler_configure(struct scheduler *scheduler);
-/* Something changed: start what can be started, lease what there is room for. */
-void scheduler_kick(struct scheduler *scheduler);
 /* Another process says that there may be jobs in source (NULL = in any), or a second has passed. */
 void scheduler_wake(struct scheduler *scheduler, const struct source *source);
+/* The same for what we know of ourselves: no cancel can be behind it. */
+void scheduler_look(struct scheduler *scheduler, const struct source *source);
 /* A delayed job of ours is due in so many ms. */
 void scheduler_due(struct scheduler *scheduler, int64_t in_ms);
 /* An attempt is leased no longer: it starts, was given back, or its lease is lost. */
@@ -32,6 +32,8 @@ void scheduler_give_back(struct scheduler *scheduler, const struct source *sourc
                          int64_t older_than_ms);
 /* --drain: the brokers say that nothing is left for us. */
 bool scheduler_drained(const struct scheduler *scheduler);
+/* … and there was nothing from the start: say so, the queue's name may be misspelt. */
+void scheduler_say_if_idle(const struct scheduler *scheduler);
 /* Is a lease under way?  It may bring jobs that are started already. */
 bool scheduler_asking(const struct scheduler *scheduler);
 int64_t scheduler_concurrency(const struct scheduler *scheduler);

@@ -4,14 +4,12 @@
  *   HUP         read the configuration again
  *   USR1        print the state as JSON;  USR2 toggle debug lines */
 #include <signal.h>
-#include <stdio.h>
 
 #include "base/errout.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "worker/attempt.h"
+#include "child/guard.h"
 #include "worker/live_server.h"
-#include "worker/scheduler.h"
 
 static void dump(struct worker *worker)
 {
@@ -26,6 +24,8 @@ static void on_signal(uv_signal_t *handle, int signum)
 {
     struct worker *worker = handle->data;
 
+    if (worker->over)
+        return;
     switch (signum) {
     case SIGTERM:
     case SIGINT:
@@ -62,11 +62,14 @@ int signals_start(struct worker *worker)
             return r;
         uv_unref((uv_handle_t *)&worker->signals[i]);
     }
+    guard_listen();
     return 0;
 }
 
 void signals_stop(struct worker *worker)
 {
-    for (size_t i = 0; i < ARRAY_LEN(wanted); i++)
+    for (size_t i = 0; i < ARRAY_LEN(wanted); i++) {
         uv_close((uv_handle_t *)&worker->signals[i], NULL);
+        (void)signal(wanted[i], SIG_IGN); /* how we have ended is settled */
+    }
 }

@@ -8,12 +8,13 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/errout.h"
-#include "base/json.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/metrics.h"
+#include "base/random.h"
 #include "base/units.h"
+#include "base/words.h"
 #include "exec/env.h"
-#include "loop/work.h"
 #include "os/notify.h"
 #include "sink/sink.h"
 #include "worker/attempt.h"
@@ -27,20 +28,13 @@
 #define TICK_MS        1000
 #define COMPLAIN_MS    60000
 #define PHASE_DELAY_MS 200 /* shorter attempts cost the broker no extra write */
-#define GIVE_BACK_MS \
-    1000 /* a job leased ahead waits this long for a slot here, then anybody may have it */
-#define LAST_GRACE_MS 10000 /* after everything was told to end: for settling */
+/* A job leased ahead waits this long for a slot here, then anybody may have it. */
+#define GIVE_BACK_MS   1000
+#define LAST_GRACE_MS  10000 /* after everything was told to end: for settling */
+#define UNSETTLED_MS   10000 /* at a stop: for a broker that is to take what has ended */
+#define UNHEARD_MS     3000  /* the same when it is only to be told that we leave */
 
 /* ---- small services ---- */
-
-double worker_random01(struct worker *worker)
-{
-    /* xorshift64*: jitter needs spread, not secrecy. */
-    worker->random ^= worker->random >> 12;
-    worker->random ^= worker->random << 25;
-    worker->random ^= worker->random >> 27;
-    return (double)((worker->random * 2685821657736338717u) >> 11) / 9007199254740992.0;
-}
 
 /* How long the callbacks of one loop turn took: nothing that is due waits longer than that. */
 static void on_turn(uv_prepare_t *handle)
@@ -115,7 +109,21 @@ static char *sibling_base(const struct worker *worker, const char *name, int nam
 }
 
 /* What the broker calls on its own thread for a worker that is dead: text is what REGISTER said, "<name>\n<base>". */
-static int empty_dead(const char *text, void *arg)
+/* Usually gone already. */
+static void remove_sockets(const struct worker *worker, const char *name, int name_len)
+{
+    char path[4096];
+
+    for (size_t i = 0; i < worker->source_count; i++) {
+        const char *dir = worker->sources[i].data_dir;
+        (void)snprintf(path, sizeof path, "%s/run/%.*s.live", dir, name_len, name);
+        (void)unlink(path);
+        (void)snprintf(path, sizeof path, "%s/run/%.*s.sock", dir, name_len, name);
+        (void)unlink(path);
+    }
+}
+
+int worker_empty_dead(const char *text, void *arg)
 {
     struct worker *worker = arg;
     const char *base = strchr(text, '\n');
@@ -143,57 +151,15 @@ static int empty_dead(const char *text, void *arg)
     leftovers_take(worker, path);
     if (sink_sweep(path, &err) < 0 && err.code != -ENOENT)
         log_warn("sweep after worker '%.*s': %s", name_len, text, err.msg);
-    static const char *const kinds[] = { "live", "sock" };
-    for (size_t i = 0; i < ARRAY_LEN(kinds) * worker->source_count; i++) {
-        (void)snprintf(path, sizeof path, "%s/run/%.*s.%s", worker->sources[i / 2].data_dir,
-                       name_len, text, kinds[i % 2]);
-        (void)unlink(path); /* usually gone already */
-    }
+    remove_sockets(worker, text, name_len);
     log_warn("worker '%.*s' had died: what it left was ended and removed", name_len, text);
     return 0;
-}
-
-static void on_recovered(struct broker_req *req)
-{
-    struct source *source = req->data;
-    struct worker *worker = source->worker;
-
-    source->recovering = false;
-    leftovers_sweep(worker);
-    if (req->status < 0)
-        log_warn("recovery: %s", req->err.msg);
-    else if (req->recover.due > 0 || req->recover.recovered > 0)
-        scheduler_wake(worker->scheduler, source);
-    worker_check_done(worker);
-}
-
-static void recover(struct source *source)
-{
-    if (source->recovering || source->worker->closing || !source->registered)
-        return;
-    source->recovering = true;
-    source->recover_req =
-        (struct broker_req){ .op = BROKER_RECOVER, .done = on_recovered, .data = source };
-    source->recover_req.recover.empty = empty_dead;
-    source->recover_req.recover.arg = source->worker;
-    broker_submit(source->broker, &source->recover_req);
 }
 
 void worker_recover(struct worker *worker)
 {
     for (size_t i = 0; i < worker->source_count; i++)
-        recover(&worker->sources[i]);
-}
-
-struct source *source_of_queue(struct worker *worker, const char *queue)
-{
-    const char *own = config_queue(worker->config, queue)->broker;
-    const char *url = own != NULL ? own : worker->setup.main_url;
-
-    for (size_t i = 0; i < worker->source_count; i++)
-        if (str_eq(worker->sources[i].url, url))
-            return &worker->sources[i];
-    return NULL;
+        source_recover(&worker->sources[i]);
 }
 
 struct attempt *worker_attempt(const struct worker *worker, const char *data_dir, const char *id)
@@ -204,34 +170,6 @@ struct attempt *worker_attempt(const struct worker *worker, const char *data_dir
         if (data_dir == NULL || str_eq(worker->sources[i].data_dir, data_dir))
             attempt = hash_gets(worker->sources[i].by_id, id);
     return attempt;
-}
-
-static void register_later(struct source *source);
-
-static void on_tick(uv_timer_t *timer)
-{
-    struct worker *worker = timer->data;
-
-    for (size_t i = 0; i < worker->source_count; i++) {
-        struct source *source = &worker->sources[i];
-        register_later(source);
-        if (clock_boot_ms() - source->renewed_boot_ms >= worker->config->lease_ms / 3)
-            renew_ask(source);
-        renew_check_expiry(source);
-    }
-    worker_recover(worker);
-    scheduler_give_back(worker->scheduler, NULL, GIVE_BACK_MS);
-    if (!worker->stopping)
-        scheduler_wake(worker->scheduler, NULL);
-    worker_check_done(worker);
-}
-
-static void on_wake(void *arg)
-{
-    struct source *source = arg;
-
-    renew_ask(source); /* it tells of cancels */
-    scheduler_wake(source->worker->scheduler, source);
 }
 
 /* ---- stop ---- */
@@ -252,15 +190,71 @@ static int64_t longest_grace(struct worker *worker)
     return longest;
 }
 
+/* Nothing of it is alive, or ever was, and a server is to say what becomes of it. */
+static bool waits(const struct attempt *attempt)
+{
+    bool asked = attempt->req_busy ||
+                 (attempt->timer_open && uv_is_active((const uv_handle_t *)&attempt->timer));
+
+    return attempt->source->shared &&
+           (attempt->state == ATTEMPT_LEASED || (asked && attempt->state != ATTEMPT_RUNNING));
+}
+
+static void tell_left(const struct attempt *attempt)
+{
+    char text[VERDICT_TEXT_SIZE];
+
+    if (!waits(attempt))
+        log_event(LOG_ERROR, attempt->lease.id, attempt->lease.attempt,
+                  "left behind at shutdown: %s, phase %s", attempt_state_name(attempt->state),
+                  attempt->phase != NULL ? attempt->phase : "none");
+    else if (attempt->state == ATTEMPT_COMMITTING || attempt->state == ATTEMPT_SETTLING)
+        log_event(
+            LOG_ERROR, attempt->lease.id, attempt->lease.attempt,
+            "not settled (%s): broker '%s' does not answer; when the lease is over the job is "
+            "taken over",
+            verdict_text(&attempt->verdict, text), attempt->source->name);
+    else
+        log_event(LOG_WARN, attempt->lease.id, attempt->lease.attempt,
+                  "not started, and not given back: broker '%s' does not answer",
+                  attempt->source->name);
+}
+
 /* Everything was told to end and the time for that is over: say what is left; the guard ends it. */
 static void give_up(struct worker *worker)
 {
     LIST_FOREACH(attempt, &worker->attempts, struct attempt, node)
-        log_event(LOG_ERROR, attempt->lease.id, attempt->lease.attempt,
-                  "left behind at shutdown: %s, phase %s", attempt_state_name(attempt->state),
-                  attempt->phase != NULL ? attempt->phase : "none");
+        tell_left(attempt);
+    if (list_empty(&worker->attempts))
+        log_warn("leaving without a word to the brokers, which do not answer");
     errout_flush(FLUSH_MS);
-    _exit(125);
+    _exit(list_empty(&worker->attempts) ? 0 : 125);
+}
+
+/* Is nothing of any job alive, so that only brokers hold us up? */
+static bool is_held_up(const struct worker *worker)
+{
+    bool servers = false;
+
+    for (size_t i = 0; i < worker->source_count; i++)
+        servers |= worker->sources[i].shared;
+    LIST_FOREACH(attempt, &worker->attempts, struct attempt, node)
+        if (!waits(attempt))
+            return false;
+    return servers;
+}
+
+/* Results that a broker does not take are not waited for as long as jobs are: their leases end by themselves (I8). */
+static void check_held_up(struct worker *worker)
+{
+    int64_t limit_ms = list_empty(&worker->attempts) ? UNHEARD_MS : UNSETTLED_MS;
+
+    if (!worker->stopping || !is_held_up(worker))
+        worker->held_up_ms = 0;
+    else if (worker->held_up_ms == 0)
+        worker->held_up_ms = clock_mono_ms();
+    else if (clock_mono_ms() - worker->held_up_ms >= limit_ms)
+        give_up(worker);
 }
 
 static void on_stop_timer(uv_timer_t *timer)
@@ -289,113 +283,79 @@ static const char *plural(size_t count)
     return count == 1 ? "" : "s";
 }
 
+/* The first time: what runs may end by itself. */
+static void begin_stop(struct worker *worker, size_t active)
+{
+    char limit[UNITS_TEXT_SIZE];
+
+    worker->stopping = true;
+    ask_for_time(worker->config->shutdown_timeout_ms + longest_grace(worker) + LAST_GRACE_MS);
+    (void)units_print_duration(worker->config->shutdown_timeout_ms, limit);
+    if (active == 0)
+        log_info("stopping");
+    else
+        log_info("stopping: %zu job%s may end within %s", active, plural(active), limit);
+    if (active > 0)
+        progress_say(worker->progress,
+                     "Stopping: %zu job%s may end within %s; Ctrl-C again stops %s now.", active,
+                     plural(active), limit, active == 1 ? "it" : "them");
+    scheduler_give_back(worker->scheduler, NULL, 0);
+    (void)uv_timer_start(&worker->stop_timer, on_stop_timer,
+                         (uint64_t)worker->config->shutdown_timeout_ms, 0);
+}
+
+/* The second time: what runs is asked to end, and put back. */
+static void terminate(struct worker *worker, size_t active)
+{
+    worker->terminating = true;
+    ask_for_time(longest_grace(worker) + LAST_GRACE_MS);
+    log_info("stopping now: %zu job%s put back", active, active == 1 ? " is" : "s are");
+    (void)uv_timer_start(&worker->stop_timer, on_stop_timer,
+                         (uint64_t)(longest_grace(worker) + LAST_GRACE_MS), 0);
+    stop_all(worker, -1);
+    if (worker->held_up_ms != 0 && is_held_up(worker))
+        give_up(worker);
+}
+
 void worker_stop(struct worker *worker)
 {
     size_t active = scheduler_active(worker->scheduler);
-    char limit[UNITS_TEXT_SIZE];
 
-    if (!worker->stopping) {
-        worker->stopping = true;
-        ask_for_time(worker->config->shutdown_timeout_ms + longest_grace(worker) + LAST_GRACE_MS);
-        (void)units_print_duration(worker->config->shutdown_timeout_ms, limit);
-        if (active == 0)
-            log_info("stopping");
-        else
-            log_info("stopping: %zu job%s may end within %s", active, plural(active), limit);
-        if (active > 0)
-            progress_say(worker->progress,
-                         "Stopping: %zu job%s may end within %s; Ctrl-C again stops %s now.",
-                         active, plural(active), limit, active == 1 ? "it" : "them");
-        scheduler_give_back(worker->scheduler, NULL, 0);
-        (void)uv_timer_start(&worker->stop_timer, on_stop_timer,
-                             (uint64_t)worker->config->shutdown_timeout_ms, 0);
-    } else if (!worker->terminating) {
-        worker->terminating = true;
-        ask_for_time(longest_grace(worker) + LAST_GRACE_MS);
-        log_info("stopping now: %zu job%s put back", active, active == 1 ? " is" : "s are");
-        (void)uv_timer_start(&worker->stop_timer, on_stop_timer,
-                             (uint64_t)(longest_grace(worker) + LAST_GRACE_MS), 0);
-        stop_all(worker, -1);
-    } else {
-        stop_all(worker, 0);
-    }
-    worker_check_done(worker);
-}
-
-/* ---- reload: the file is read on the pool, and takes effect on the loop ---- */
-
-struct reload {
-    struct work work;
-    struct worker *worker;
-    struct config *config;
-    int result;
-    struct mandor_err err;
-    bool again; /* asked for meanwhile */
-};
-
-static void read_config(struct work *work)
-{
-    struct reload *reload = CONTAINER_OF(work, struct reload, work);
-
-    reload->result = config_load(reload->worker->setup.config_path, &reload->config, &reload->err);
-}
-
-static void use_config(struct worker *worker, struct config *config)
-{
-    config_free(worker->config);
-    worker->config = config;
-    sink_settings_set(&config->sinks);
-    if (pools_configure(worker->pools, config->pools, config->pool_count) < 0)
-        log_error("out of memory: not all pools are as the configuration says; send SIGHUP again");
-    if (pythons_configure(worker->pythons, &config->python) < 0)
-        log_error(
-            "out of memory: not all runtimes are as the configuration says; send SIGHUP again");
-    scheduler_configure(worker->scheduler);
-    scheduler_wake(worker->scheduler, NULL);
-    log_info("configuration read again%s%s", config->path != NULL ? " from " : "",
-             config->path != NULL ? config->path : "");
-}
-
-static void config_was_read(struct work *work)
-{
-    struct reload *reload = CONTAINER_OF(work, struct reload, work);
-    struct worker *worker = reload->worker;
-    bool again = reload->again;
-
-    if (reload->result < 0)
-        log_error("the configuration stays as it was: %s", reload->err.msg);
-    else if (worker->closing)
-        config_free(reload->config);
+    if (!worker->stopping)
+        begin_stop(worker, active);
+    else if (!worker->terminating)
+        terminate(worker, active);
     else
-        use_config(worker, reload->config);
-    free(STEAL(worker->reload));
-    if (again)
-        worker_reload(worker);
+        stop_all(worker, 0);
     worker_check_done(worker);
 }
 
-void worker_reload(struct worker *worker)
+/* ---- once a second ---- */
+
+static void on_tick(uv_timer_t *timer)
 {
-    if (worker->closing)
-        return;
-    if (worker->reload != NULL) {
-        worker->reload->again = true;
-        return;
+    struct worker *worker = timer->data;
+
+    for (size_t i = 0; i < worker->source_count; i++) {
+        struct source *source = &worker->sources[i];
+        source_register(source);
+        if (clock_boot_ms() - source->renewed_boot_ms >= worker->config->lease_ms / 3)
+            renew_ask(source);
+        renew_check_expiry(source);
     }
-    worker->reload = calloc(1, sizeof *worker->reload);
-    if (worker->reload == NULL) {
-        log_error("out of memory: the configuration stays as it was");
-        return;
-    }
-    worker->reload->worker = worker;
-    work_submit(&worker->loop, &worker->reload->work, WORK_UNKNOWN, read_config, config_was_read);
+    worker_recover(worker);
+    scheduler_give_back(worker->scheduler, NULL, GIVE_BACK_MS);
+    if (!worker->stopping)
+        scheduler_wake(worker->scheduler, NULL);
+    worker_check_done(worker);
+    check_held_up(worker);
 }
 
 /* ---- the end, in order: no attempt is left ---- */
 
 static void close_rest(struct worker *worker)
 {
-    signals_stop(worker);
+    worker->over = true;
     scheduler_close(worker->scheduler);
     live_server_close(worker->live);
     progress_close(worker->progress);
@@ -475,9 +435,11 @@ void worker_check_done(struct worker *worker)
     if (!worker->stopping && !(worker->setup.drain && scheduler_drained(worker->scheduler)))
         return;
 
+    if (!worker->stopping)
+        scheduler_say_if_idle(worker->scheduler);
     worker->closing = true;
-    pools_close(worker->pools, on_pools_closed,
-                worker); /* while we are registered: what they hold can be found */
+    /* While we are registered: what they hold can be found. */
+    pools_close(worker->pools, on_pools_closed, worker);
     worker->pools = NULL;
 }
 
@@ -492,7 +454,7 @@ static void on_guard_lost(void *arg)
 }
 
 /* What must be emptied when this worker is dead: "<name>\n<base>". */
-static char *base_text(const struct worker *worker)
+char *worker_base_text(const struct worker *worker)
 {
     SCOPED_BUF base = { 0 };
 
@@ -501,58 +463,22 @@ static char *base_text(const struct worker *worker)
     return buf_steal(&base);
 }
 
-/* A worker that dies before it is registered is found by its lock file, which says the same (broker/store_traces.c).  Without it
+/* A worker that dies before it is registered is found by its lock file, which says the same (broker/data_dir.c).  Without it
  * a few empty directories stay. */
 static void note_base(const struct worker *worker)
 {
-    SCOPED_FREE char *text = base_text(worker);
+    SCOPED_FREE char *text = worker_base_text(worker);
     SCOPED_FD fd = open(worker->setup.lock_path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
 
-    if (text == NULL || fd < 0 || RETRY_EINTR(write(fd, text, strlen(text))) < 0)
+    if (text == NULL || fd < 0 || file_write_all(fd, text, strlen(text)) < 0)
         log_debug("attempt", "write '%s': %s, ignoring", worker->setup.lock_path, strerror(errno));
-}
-
-static int open_sources(struct worker *worker, struct mandor_err *err)
-{
-    const struct worker_setup *setup = &worker->setup;
-
-    worker->sources = calloc(setup->broker_count, sizeof *worker->sources);
-    if (worker->sources == NULL)
-        return err_set(err, -ENOMEM, FAULT_HOST, "start worker");
-    for (size_t i = 0; i < setup->broker_count; i++) {
-        struct source *source = &worker->sources[i];
-        *source = (struct source){ .worker = worker,
-                                   .url = setup->brokers[i].url,
-                                   .name = setup->brokers[i].name,
-                                   .shared = broker_is_shared(setup->brokers[i].url),
-                                   .renewed_boot_ms = clock_boot_ms() };
-        int r = hash_new(&source->by_id);
-        if (r < 0)
-            return err_set(err, r, FAULT_HOST, "start worker");
-        r = broker_open(source->url, &worker->loop, true, &source->broker, err);
-        if (r < 0)
-            return r;
-        source->data_dir = broker_data_dir(source->broker);
-        worker->source_count++;
-    }
-    return 0;
-}
-
-static int listen_to_sources(struct worker *worker, struct mandor_err *err)
-{
-    int r = 0;
-
-    for (size_t i = 0; i < worker->source_count && r == 0; i++)
-        r = broker_listen(worker->sources[i].broker, worker->setup.name, on_wake,
-                          &worker->sources[i], err);
-    return r;
 }
 
 static int start_parts(struct worker *worker, struct mandor_err *err)
 {
     const struct worker_setup *setup = &worker->setup;
     char scratch[4096];
-    int r = open_sources(worker, err);
+    int r = sources_open(worker, err);
 
     if (r < 0)
         return r;
@@ -587,110 +513,7 @@ static int start_parts(struct worker *worker, struct mandor_err *err)
     worker->progress = progress_new(worker);
     if ((r = live_server_new(worker, &worker->live, err)) < 0)
         return r;
-    return listen_to_sources(worker, err);
-}
-
-/* The queues of source that this worker serves, as JSON; [] = all. */
-static char *queues_text(struct worker *worker, const struct source *source)
-{
-    SCOPED_JSON *names = json_array();
-    const struct worker_setup *setup = &worker->setup;
-    size_t count = setup->queue_count > 0 ? setup->queue_count : worker->config->queue_count;
-
-    for (size_t i = 0; i < count; i++) {
-        const char *name =
-            setup->queue_count > 0 ? setup->queues[i] : worker->config->queues[i].name;
-        if (source_of_queue(worker, name) == source)
-            (void)json_array_append_new(names, json_string(name));
-    }
-    return json_text(names);
-}
-
-/* Fill req; texts: to be freed when it is done.  0 or -ENOMEM. */
-static int make_registration(struct source *source, struct broker_req *req, char *texts[2])
-{
-    struct worker *worker = source->worker;
-
-    texts[0] = queues_text(worker, source);
-    texts[1] = base_text(worker);
-    if (texts[0] == NULL || texts[1] == NULL)
-        return -ENOMEM;
-    *req = (struct broker_req){ .op = BROKER_REGISTER, .data = source };
-    req->reg.worker = worker->setup.name;
-    req->reg.lock_path = worker->setup.lock_path;
-    req->reg.containment = texts[1];
-    req->reg.queues = texts[0];
-    req->reg.lease_ms = worker->config->lease_ms;
-    return 0;
-}
-
-static int register_now(struct source *source, struct mandor_err *err)
-{
-    struct broker_req req;
-    char *texts[2];
-    int r = make_registration(source, &req, texts);
-
-    if (r < 0)
-        (void)err_set(err, r, FAULT_HOST, "register worker");
-    else if ((r = broker_wait(source->broker, &req)) < 0)
-        *err = req.err;
-    else
-        source->registered = true;
-    free(texts[0]);
-    free(texts[1]);
-    return r;
-}
-
-static void free_registration(struct source *source)
-{
-    free(STEAL(source->register_texts[0]));
-    free(STEAL(source->register_texts[1]));
-}
-
-static void on_registered(struct broker_req *req)
-{
-    struct source *source = req->data;
-
-    source->registering = false;
-    free_registration(source);
-    if (req->status < 0) {
-        log_warn("the queues of broker '%s' wait: %s", source->name, req->err.msg);
-    } else {
-        source->registered = true;
-        log_info("broker '%s' answers: its queues are served", source->name);
-        recover(source);
-        scheduler_wake(source->worker->scheduler, source);
-    }
-    worker_check_done(source->worker);
-}
-
-/* A broker that is out of reach holds up its own queues only: it is asked again every second. */
-static void register_later(struct source *source)
-{
-    if (source->registered || source->registering || source->worker->stopping ||
-        source->worker->closing)
-        return;
-    if (make_registration(source, &source->register_req, source->register_texts) < 0) {
-        free_registration(source);
-        return; /* the next tick tries again */
-    }
-    source->registering = true;
-    source->register_req.done = on_registered;
-    broker_submit(source->broker, &source->register_req);
-}
-
-/* The first broker must answer, and with --drain all of them: else it would not be known what "done" means. */
-static int register_worker(struct worker *worker, struct mandor_err *err)
-{
-    int r = 0;
-
-    for (size_t i = 0; i < worker->source_count && r == 0; i++)
-        if (i == 0 || worker->setup.drain)
-            r = register_now(&worker->sources[i], err);
-        else
-            register_later(&worker->sources[i]);
-    worker->registered = r == 0;
-    return r;
+    return sources_listen(worker, err);
 }
 
 static void init_handles(struct worker *worker)
@@ -747,6 +570,21 @@ static void hurry(struct worker *worker)
     (void)setpriority(PRIO_PROCESS, (id_t)gettid(), LOOP_NICE);
 }
 
+static void worker_free(struct worker *worker)
+{
+    worker->scheduler = scheduler_free(worker->scheduler);
+    worker->progress = progress_free(worker->progress);
+    worker->live = live_server_free(worker->live);
+    for (size_t i = 0; i < worker->source_count; i++)
+        worker->sources[i].by_id = hash_free(worker->sources[i].by_id);
+    free(worker->sources);
+    words_free(worker->env_pass);
+    sink_settings_set(NULL);
+    config_free(worker->config);
+    (void)uv_loop_close(&worker->loop);
+    free(worker);
+}
+
 int worker_run(const struct worker_setup *setup)
 {
     struct worker *worker = calloc(1, sizeof *worker);
@@ -760,15 +598,17 @@ int worker_run(const struct worker_setup *setup)
     worker->setup = *setup;
     worker->config = setup->config;
     sink_settings_set(&worker->config->sinks);
-    worker->random = (uint64_t)clock_mono_ns() ^ ((uint64_t)getpid() << 32) ^ 0x9e3779b97f4a7c15u;
+    worker->random = random_seed();
     list_init(&worker->attempts);
     init_handles(worker);
 
     (void)errout_start(); /* else the loop waits for whoever reads our log */
-    if (start_parts(worker, &err) < 0 || register_worker(worker, &err) < 0) {
-        log_error("%s", err.msg);
+    if (start_parts(worker, &err) < 0 || sources_register(worker, &err) < 0) {
+        if (!worker->stopping) /* else it waited for a broker, and need not any more */
+            log_error("%s", err.msg);
         errout_flush(FLUSH_MS);
-        _exit(err_exit_code(&err)); /* nothing runs yet; the guard sees to the rest */
+        /* Nothing runs; the guard sees to the rest. */
+        _exit(worker->stopping ? 0 : err_exit_code(&err));
     }
     hurry(worker);
     announce(worker);
@@ -777,18 +617,10 @@ int worker_run(const struct worker_setup *setup)
     scheduler_wake(worker->scheduler, NULL);
     (void)uv_run(&worker->loop, UV_RUN_DEFAULT);
     (void)unlink(worker->setup.lock_path); /* last: it leads to everything else that we made */
+    signals_stop(worker);
+    (void)uv_run(&worker->loop, UV_RUN_DEFAULT);
 
-    worker->scheduler = scheduler_free(worker->scheduler);
-    worker->progress = progress_free(worker->progress);
-    worker->live = live_server_free(worker->live);
-    for (size_t i = 0; i < worker->source_count; i++)
-        worker->sources[i].by_id = hash_free(worker->sources[i].by_id);
-    free(worker->sources);
-    env_free(worker->env_pass);
-    sink_settings_set(NULL);
-    config_free(worker->config);
-    (void)uv_loop_close(&worker->loop);
-    free(worker);
+    worker_free(worker);
     errout_stop(FLUSH_MS);
     return 0;
 }

@@ -76,16 +76,22 @@ def replace(path, old, new):
     path.write_text(text.replace(old, new))
 
 
-def open_harness(tmp):
-    """A directory for MANDOR_ZYGOTE: the fork server as it is, whose jobs have all of JavaScript, all of Node and any system call as
-    `mandor.native`."""
+def copied_harness(tmp):
+    """A directory for MANDOR_ZYGOTE: the fork server as it is."""
     path = tmp / "zygote"
     path.mkdir()
     (path / "node_modules").symlink_to(ZYGOTE / "node_modules")
     shutil.copytree(ZYGOTE / "python", path / "python")
-    for entry in [*ZYGOTE.glob("*.mjs"), *ZYGOTE.glob("*.node"), ATTACK]:
+    for entry in [*ZYGOTE.glob("*.mjs"), *ZYGOTE.glob("*.node"), *ZYGOTE.glob("*.zip")]:
         shutil.copy(entry, path)  # no links: Node looks for the neighbours of what they point to
-    replace(path / "interpreter.mjs", "const native = {", 'const { createRequire } = await import("node:module");\n'
-            'const require = createRequire(import.meta.url);\nconst native = {\n  attack: require("./attack.node"), process, require, global: globalThis,')
+    return path
+
+
+def open_harness(tmp):
+    """… whose jobs have all of JavaScript, all of Node and any system call as `mandor.native`."""
+    path = copied_harness(tmp)
+    shutil.copy(ATTACK, path)
+    replace(path / "interpreter.mjs", "const forJobs = {", 'const { createRequire } = await import("node:module");\n'
+            'const require = createRequire(import.meta.url);\nconst forJobs = {\n  attack: require("./attack.node"), process, require, global: globalThis,')
     replace(path / "python" / "host.py", 'sys.modules["mandor"] = module', 'sys.modules["mandor"] = module\n    module.native = native')
     return path

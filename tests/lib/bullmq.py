@@ -12,37 +12,31 @@ import threading
 import queue
 import time
 
-from harness import ROOT, SLACK, wait_for
+import redis_server
+from harness import ROOT, SLACK, absent, wait_for
 
 HERE = ROOT / "tests" / "bullmq"
 
 
 def missing():
     """Why the tests cannot run here, or ''."""
-    for program in ("redis-server", "node"):
+    for program in (redis_server.PROGRAM, "node"):
         if shutil.which(program) is None:
-            return f"{program} is not installed"
+            return absent(f"{program} is not installed")
     if not (HERE / "node_modules" / "bullmq").is_dir():
-        return "tests/bullmq is not installed: script/bootstrap test"
+        return absent("tests/bullmq is not installed: script/bootstrap test")
     return ""
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Server:
     """A redis-server on a free port."""
 
     def __init__(self, tmp, *args):
-        self.tmp, self.args, self.port = pathlib.Path(tmp), args, free_port()
+        self.tmp, self.args, self.port = pathlib.Path(tmp), args, redis_server.free_port()
         self.start()
 
     def start(self):
-        self.proc = subprocess.Popen(["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
-                                      "--dir", str(self.tmp), *self.args], stdout=subprocess.DEVNULL)
+        self.proc = subprocess.Popen(redis_server.command(self.port, self.tmp, *self.args), stdout=subprocess.DEVNULL)
         wait_for(self.answers, 20, "redis-server")
 
     def answers(self):
@@ -171,16 +165,17 @@ class Bench:
     def wait_state(self, job, *states, deadline=20):
         return wait_for(lambda: (state := self.state(job)) in states and state, deadline, f"job {job} to be {'/'.join(states)}", every=0.03)
 
-    def events(self, *names):
-        """[(event, {field: value})] of the queue's stream, oldest first; only these names when there are some."""
-        rows = self.js("return (await r.xrange(K('events'), '-', '+')).map(([, fields]) => fields);")
+    def stamped(self):
+        """[(ms of the server's clock, event, {field: value})] of the queue's stream, oldest first."""
         found = []
-        for row in rows:
+        for stamp, row in self.js("return await r.xrange(K('events'), '-', '+');"):
             fields = dict(zip(row[::2], row[1::2]))
-            event = fields.pop("event")
-            if not names or event in names:
-                found.append((event, fields))
+            found.append((int(stamp.split("-")[0]), fields.pop("event"), fields))
         return found
+
+    def events(self, *names):
+        """[(event, {field: value})]; only these names when there are some."""
+        return [(event, fields) for _, event, fields in self.stamped() if not names or event in names]
 
     def keys(self, *suffixes):
         """Their types' natural values."""

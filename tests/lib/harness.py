@@ -92,6 +92,16 @@ def tree(pid):
     return found
 
 
+def held(pid):
+    """Its threads that strace holds up, for longer than it does at any call."""
+    def stopped():
+        time.sleep(0.03)
+        with contextlib.suppress(OSError):  # it has ended
+            return {task for task in os.listdir(f"/proc/{pid}/task") if (stat := proc_stat(f"{pid}/task/{task}")) and stat[0] == "t"}
+        return set()
+    return set.intersection(*(stopped() for _ in range(10)))
+
+
 def cmdline(pid):
     try:
         return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
@@ -157,11 +167,8 @@ def own_cgroups():
         left, right = line.split(" - ")
         kind, _, options = right.split()[:3]
         root, point = left.split()[3:5]
-        if kind == "cgroup2":
-            mounts[""] = (root, point)
-        elif kind == "cgroup":
-            for name in options.split(","):
-                mounts[name] = (root, point)
+        for name in {"cgroup2": [""], "cgroup": options.split(",")}.get(kind, []):
+            mounts.setdefault(name, (root, point))  # the others are passing views: of a container that is made beside us, and goes
     own = {}
     for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
         _, names, path = line.split(":", 2)
@@ -201,9 +208,8 @@ class Cell:
                 try:
                     (path / "cgroup.procs").write_text("0")
                     break
-                except OSError as error:
+                except OSError:
                     if turn == 299 and name == "":
-                        os.write(2, f"enter {path}: {error}\n".encode())
                         raise
                     time.sleep(0.01)
 
@@ -316,6 +322,13 @@ class Worker:
     def stderr(self):
         return pathlib.Path(self.log).read_text(errors="replace")
 
+    def says(self, *words, deadline=10):
+        """Wait until its log has all of these: a thread of its own writes it, a moment after what it tells has happened."""
+        try:
+            wait_for(lambda: all(word in self.stderr for word in words), deadline)
+        except AssertionError:
+            raise AssertionError(f"not said in {deadline * SLACK:g} s: {words}\n{self.stderr[-4000:]}") from None
+
     def signal(self, number):
         self.proc.send_signal(number)
 
@@ -392,15 +405,25 @@ class Mandor:
                 full[name] = value
 
         def enter():
-            _set_pdeathsig()
-            self.cell.enter()
-            if preexec:
-                preexec()
+            try:
+                _set_pdeathsig()
+                self.cell.enter()
+                if preexec:
+                    preexec()
+            except BaseException as error:  # Popen says no more than that there was one
+                os.write(why.fileno(), f"{type(error).__name__}: {error}".encode())
+                raise
 
         kw.setdefault("stdin", subprocess.DEVNULL)
         kw.setdefault("cwd", str(self.tmp))
         argv = [os.fspath(a) if not isinstance(a, bytes) else a for a in argv]
-        proc = subprocess.Popen(argv, env=full, preexec_fn=enter, **kw)
+        told, why = map(open, os.pipe(), "rb wb".split())
+        with told, why:
+            try:
+                proc = subprocess.Popen(argv, env=full, preexec_fn=enter, **kw)
+            except subprocess.SubprocessError as error:
+                why.close()
+                raise RuntimeError(f"before exec: {told.read().decode()}") from error
         self.started.append(proc)
         return proc
 
@@ -441,13 +464,18 @@ class Mandor:
         worker = Worker(self, args, proc, log)
         try:
             yield worker
-        finally:
+        except BaseException:  # what the block says is the reason, not that its jobs hold the worker up now
             try:
                 worker.end()
-            finally:
-                for stream in (proc.stdin, proc.stdout, proc.stderr):
-                    if stream:
-                        stream.close()
+            except AssertionError as late:
+                print(late)
+            raise
+        else:
+            worker.end()
+        finally:
+            for stream in (proc.stdin, proc.stdout, proc.stderr):
+                if stream:
+                    stream.close()
 
     def worker(self, *args, **kw):
         """`mandor work …` for a with block."""
@@ -506,6 +534,11 @@ class Mandor:
         return {record["id"]: record["state"] for record in self.list()}
 
     # -- what is left --
+
+    def dead_groups(self):
+        """The cgroups of workers that the queue does not know.  One that died before it had registered is seen to after some seconds."""
+        known = {f"mandor-{worker['name']}" for worker in self.stats()["workers"]}
+        return {part for path in self.cell.groups() for part in path.split("/") if part.startswith("mandor-")} - known
 
     def left(self):
         """Living processes of this test."""
@@ -580,8 +613,14 @@ def database(path):
     return sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)
 
 
+def absent(what):
+    """A reason to skip: something is not installed.  Under script/test, which has installed it, that is an error."""
+    assert "MANDOR_FENCED" not in os.environ, f"{what}, though script/test has run script/bootstrap"
+    return what
+
+
 def have(program):
-    return shutil.which(program) is not None
+    return shutil.which(program) is not None or not absent(f"no {program} here")
 
 
 def read_until(fd, needle, deadline=10):

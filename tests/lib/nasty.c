@@ -10,8 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LIFE_S \
-    60 /* if a test dies before its nasty child does, the machine must not suffer for ever */
+/* If a test dies before its nasty child does, the machine must not suffer for ever. */
+#define LIFE_S 60
 
 #define COMET_LIFE_S 10
 

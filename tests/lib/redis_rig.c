@@ -15,25 +15,44 @@
 #include <time.h>
 #include <unistd.h>
 
-bool redis_rig_possible(void)
+static const char *program(void)
 {
-    return system("command -v redis-server >/dev/null 2>&1") == 0;
+    const char *given = getenv("MANDOR_TEST_REDIS");
+    return given != NULL && given[0] != '\0' ? given : "redis-server";
 }
 
-/* A cluster's nodes listen 10000 above as well. */
+bool redis_rig_possible(void)
+{
+    char command[256];
+
+    (void)snprintf(command, sizeof command, "command -v '%s' >/dev/null 2>&1", program());
+    return system(command) == 0;
+}
+
+/* A port on which nothing listens.  A test that runs beside this one gets another, until this process ends: the name that is bound
+ * for it is taken.  It, and 10000 above, where a cluster's nodes listen too, are lower than those that the kernel gives to connections. */
 static int free_port(void)
 {
     for (;;) {
-        struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
-        socklen_t len = sizeof at;
+        int port = 12000 + (int)(arc4random() % 10000);
+        struct sockaddr_un name = { .sun_family = AF_UNIX };
+        struct sockaddr_in at = { .sin_family = AF_INET,
+                                  .sin_port = htons((uint16_t)port),
+                                  .sin_addr = { htonl(INADDR_LOOPBACK) } };
+        int kept = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
         int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-        ck_assert_int_ge(fd, 0);
-        ck_assert_int_eq(bind(fd, (struct sockaddr *)&at, len), 0);
-        ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&at, &len), 0);
+        ck_assert(kept >= 0 && fd >= 0);
+        int len =
+            snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "mandor-test-port-%d", port);
+        bool ours =
+            bind(kept, (struct sockaddr *)&name,
+                 (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)len)) == 0 &&
+            bind(fd, (struct sockaddr *)&at, sizeof at) == 0;
         (void)close(fd);
-        if (ntohs(at.sin_port) < 55000)
-            return ntohs(at.sin_port);
+        if (ours)
+            return port;
+        (void)close(kept);
     }
 }
 
@@ -54,7 +73,7 @@ static bool answers(const struct redis_rig *rig)
 static void run(struct redis_rig *rig, const char *file, const char *const *extra)
 {
     char port[16];
-    const char *argv[48] = { "redis-server" };
+    const char *argv[48] = { program() };
     const char *const common[] = { "--port",       port,        "--bind",      "127.0.0.1",
                                    "--unixsocket", rig->socket, "--save",      "",
                                    "--dir",        rig->dir,    "--daemonize", "no" };
@@ -79,7 +98,7 @@ static void run(struct redis_rig *rig, const char *file, const char *const *extr
     }
     for (int i = 0; !answers(rig); i++) {
         struct timespec moment = { .tv_nsec = 10000000 };
-        ck_assert_msg(i < 1500, "redis-server does not start");
+        ck_assert_msg(i < 1500, "%s does not start", program());
         ck_assert_int_eq(waitpid(rig->pid, NULL, WNOHANG), 0);
         (void)nanosleep(&moment, NULL);
     }

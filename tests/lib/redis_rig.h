@@ -11,7 +11,7 @@ struct redis_rig {
     char dir[64], socket[96];
 };
 
-/* Is there a redis-server in PATH? */
+/* Is there a server to start: the one that MANDOR_TEST_REDIS names, else redis-server of PATH? */
 bool redis_rig_possible(void);
 /* Start; extra: further arguments, NULL-terminated, or NULL.  Returns when it answers. */
 void redis_rig_start(struct redis_rig *rig, const char *const *extra);

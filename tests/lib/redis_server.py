@@ -1,25 +1,44 @@
 """A Redis server of a test's own, and a TCP proxy in front of it that can be cut."""
 import contextlib
 import os
+import secrets
 import select
-import shutil
 import signal
 import socket
 import subprocess
 import threading
 import time
 
-from harness import wait_for
+from harness import have, wait_for
+
+PROGRAM = os.environ.get("MANDOR_TEST_REDIS") or "redis-server"  # any server that speaks Redis' protocol
+
+
+kept = []  # the names of free_port()
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A port on which nothing listens, nor 10000 above, where a node of a cluster does as well.  It stays this process's own while its server
+    is away: the kernel gives only higher ones to connections, and other tests find the name taken that is bound for it."""
+    while True:
+        port = 12000 + secrets.randbelow(10000)
+        name = socket.socket(socket.AF_UNIX)
+        with contextlib.suppress(OSError), socket.socket() as server, socket.socket() as bus:
+            name.bind(f"\0mandor-test-port-{port}")
+            server.bind(("127.0.0.1", port))
+            bus.bind(("127.0.0.1", port + 10000))
+            kept.append(name)
+            return port
+        name.close()
 
 
 def have_redis():
-    return shutil.which("redis-server") is not None and shutil.which("redis-cli") is not None
+    return have(PROGRAM) and have("redis-cli")
+
+
+def command(port, directory, *args, bind="127.0.0.1"):
+    """The command line of a server whose data are in directory."""
+    return [PROGRAM, "--port", str(port), "--bind", bind, "--save", "", "--dir", str(directory), *args]
 
 
 class Redis:
@@ -33,8 +52,7 @@ class Redis:
         self.start()
 
     def start(self):
-        argv = [*self.prefix, "redis-server", "--port", str(self.port), "--bind", self.bind, "--save", "", "--dir", str(self.dir), "--appendonly", "yes",
-                "--appendfsync", "always", "--protected-mode", "no", *self.args]
+        argv = [*self.prefix, *command(self.port, self.dir, "--appendonly", "yes", "--appendfsync", "always", "--protected-mode", "no", *self.args, bind=self.bind)]
         self.proc = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
         wait_for(lambda: self.cli("PING", check=False) == "PONG", 20, "redis-server")
 
@@ -68,12 +86,14 @@ class Redis:
 
 
 class Proxy:
-    """Forwards to 127.0.0.1:target.  cut(): connections break and new ones are refused.  freeze(): they stay open and nothing comes through."""
+    """Forwards to 127.0.0.1:target.  cut(): connections break and new ones are refused.  freeze(): they stay open and nothing comes through.
+    lose(bytes) of a request true: the server gets it, and the connection breaks before the answer (or after a second)."""
 
     def __init__(self, target):
         self.target, self.port = target, free_port()
         self.pairs, self.lock = [], threading.Lock()
         self.frozen, self.over = False, False
+        self.lose = lambda request: False
         self.server = None
         self.heal()
         self.thread = threading.Thread(target=self.run, daemon=True)
@@ -127,8 +147,13 @@ class Proxy:
                 other = pair[1] if s is pair[0] else pair[0]
                 try:
                     data = s.recv(65536)
+                    lost = s is pair[0] and self.lose(data)
                     if data:
                         other.sendall(data)
+                    if lost:
+                        other.settimeout(1)
+                        other.recv(1)
+                    elif data:
                         continue
                 except OSError:
                     pass

@@ -5,7 +5,7 @@ import os
 import pathlib
 import textwrap
 
-from harness import BINARY, Mandor, wait_for
+from harness import BINARY, Mandor, absent, wait_for
 
 ZYGOTE = pathlib.Path(os.environ.get("MANDOR_ZYGOTE", pathlib.Path(BINARY).resolve().parent / "zygote"))
 
@@ -14,7 +14,7 @@ def why_not():
     """'' where Python jobs can run, or what is missing."""
     for name in ("mandor_zygote.node", "node_modules/pyodide/pyodide.asm.wasm"):
         if not (ZYGOTE / name).exists():
-            return f"no {name} in {ZYGOTE}: script/bootstrap python, then script/build"
+            return absent(f"no {name} in {ZYGOTE}: script/bootstrap python, then script/build")
     return ""
 
 
@@ -26,8 +26,19 @@ def job(code, params=None, runtime=None, bind_params=None, packages=None, **keys
     return {"python": python, **keys}
 
 
+def things_of(pid):
+    """{descriptor: what it is}"""
+    return {int(fd): os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+
+
+def open_ends(pid):
+    """Pipes, sockets and what is anonymous: all that jobs and servers bring.  (Directories of control groups are kept for the next job.)"""
+    return sum(thing.startswith(("pipe:", "socket:", "anon_inode:")) for thing in things_of(pid).values())
+
+
 def configure(mandor, runtimes=None, concurrency=4, **python):
-    text = {"concurrency": concurrency, "shutdown_timeout": "1s", "python": {**python, "runtimes": runtimes or {"default": {}}}}
+    text = {"concurrency": concurrency, "shutdown_timeout": "1s", "queues": {"default": {"keep_completed": "7d"}}, # of 20,000 jobs too
+            "python": {**python, "runtimes": runtimes or {"default": {}}}}
     path = mandor.tmp / "mandor.yaml"
     path.write_text(json.dumps(text))
     mandor.env["MANDOR_CONFIG"] = str(path)

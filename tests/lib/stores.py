@@ -6,12 +6,9 @@ import subprocess
 import tempfile
 import time
 
+import redis_server
 from harness import SLACK
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
+from redis_server import free_port
 
 
 class RedisError(Exception):
@@ -72,8 +69,7 @@ def _connect(port, proc):
 def redis(*extra):
     directory = tempfile.mkdtemp(prefix="mandor-redis-")
     port = free_port()
-    proc = subprocess.Popen(["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
-                             "--dir", directory, *extra], stdout=subprocess.DEVNULL)
+    proc = subprocess.Popen(redis_server.command(port, directory, *extra), stdout=subprocess.DEVNULL)
     try:
         _connect(port, proc).close()
         client = Redis(port)

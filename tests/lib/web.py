@@ -2,6 +2,7 @@
 import contextlib
 import http.client
 import http.server
+import socketserver
 import threading
 
 
@@ -41,6 +42,7 @@ class Proxy:
         "lost"                          pass it on, then close without giving the answer
         (status, headers, body)         answer by itself
         a function of (status, headers, body) to another such triple: change the answer
+        a threading.Event                pass it on when that is set
     """
 
     def __init__(self, port, to_port):
@@ -93,6 +95,8 @@ def proxy(to_port):
             if fault == "reset":
                 self.close_connection = True
                 return
+            if isinstance(fault, threading.Event):
+                fault.wait(60)
             triple = fault if isinstance(fault, tuple) else self.forward(request)
             if fault == "lost":
                 self.close_connection = True
@@ -198,3 +202,37 @@ def store(tls=None):
     with _serve(Handler, tls) as server:
         it = Store(server.server_address[1])
         yield it
+
+
+@contextlib.contextmanager
+def canned(*answers):
+    """A server that reads a request with its body, answers with the next of these (bytes, or pieces of them without end), and hangs up.  None: it
+    never answers.  Yields its port and the lines of the requests."""
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self):
+            line = self.rfile.readline().decode().strip()
+            headers = http.client.parse_headers(self.rfile)
+            if not line:
+                return
+            lines.append(line)
+            if "Expect" in headers:
+                self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            if headers.get("Transfer-Encoding"):
+                while (size := int(self.rfile.readline(), 16)) > 0:
+                    self.rfile.read(size + 2)
+            self.rfile.read(int(headers.get("Content-Length", 0)))
+            answer = answers[min(len(lines), len(answers)) - 1]
+            if answer is None:
+                over.wait(100)
+                return
+            with contextlib.suppress(OSError):
+                for piece in [answer] if isinstance(answer, bytes) else answer:
+                    self.wfile.write(piece)
+
+    lines, over = [], threading.Event()
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1], lines
+        over.set()
+        server.shutdown()

@@ -1,7 +1,9 @@
 """The harness itself: a check that cannot fail is no check."""
+import subprocess
+
 import pytest
 
-from harness import alive, sh, wait_for
+from harness import alive, own_cgroups, sh, wait_for
 
 
 def test_the_binary_says_its_version(mandor):
@@ -26,3 +28,17 @@ def test_a_daemon_of_a_test_is_found_without_its_environment(mandor):
     mandor.check_left = False
     assert mandor.close() == []
     assert not mandor.left()
+
+
+def test_cells_are_where_the_first_mount_of_their_hierarchy_is(tmp_path):
+    """Another view of it, which a container that is made meanwhile brings, goes before the test is over."""
+    own = own_cgroups()
+    if "" not in own:
+        pytest.skip("no cgroup v2 here")
+    done = subprocess.run(["mount", "--bind", own[""], tmp_path], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"nothing may be mounted: {done.stderr.strip()}")
+    try:
+        assert own_cgroups() == own
+    finally:
+        subprocess.run(["umount", "-l", tmp_path], check=True)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from harness import alive, nobodys_directory, sh, wait_for
+from harness import alive, cmdline, nobodys_directory, sh, wait_for
 
 
 def job_output(mandor, *cmd, **keys):
@@ -314,7 +314,7 @@ def test_stopped_is_not_ended_R17(mandor):
         jobs = mandor.jobs_left()
         assert jobs and mandor.show(job)["state"] == "active", text
         for pid in jobs:
-            if "STOP" in open(f"/proc/{pid}/cmdline").read():
+            if "STOP" in cmdline(pid):
                 wait_for(lambda: open(f"/proc/{pid}/stat").read().split(")")[1].split()[0] == "T", 10)
                 os.kill(pid, signal.SIGCONT)
         record = mandor.wait_state(job, "failed")

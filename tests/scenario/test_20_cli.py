@@ -1,14 +1,17 @@
 """The command line without a worker: usage errors, exit codes, what JSON looks like, jobs in and out of the queue."""
+import fcntl
 import json
 import os
 import pty
 import shutil
+import struct
 import subprocess
+import termios
 import time
 
 import pytest
 
-from harness import read_until, wait_for
+from harness import have, read_until, wait_for
 
 COMMANDS = ("run", "add", "work", "ls", "show", "logs", "wait", "cancel", "retry", "rm", "stats", "top", "pause", "resume", "doctor", "help")
 STATES = ("waiting", "delayed", "active", "completed", "failed", "cancelled")
@@ -129,7 +132,7 @@ COMPLETIONS = [  # what is typed, and what must be among the offers
 ]
 
 
-@pytest.mark.skipif(shutil.which("fish") is None, reason="no fish here")
+@pytest.mark.skipif(not have("fish"), reason="no fish here")
 def test_fish_completes_commands_options_values_and_the_jobs_own_command(mandor, tmp_path):
     script = tmp_path / "mandor.fish"
     script.write_bytes(mandor.ok("help", "--completion", "fish").out)
@@ -143,7 +146,7 @@ def test_fish_completes_commands_options_values_and_the_jobs_own_command(mandor,
     assert offers("mandor show ") == b"" and offers("mandor ls --queue ") == b""  # neither is a file
 
 
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh here")
+@pytest.mark.skipif(not have("zsh"), reason="no zsh here")
 def test_zsh_completes_commands_options_values_and_the_jobs_own_command(mandor, tmp_path):
     (tmp_path / "_mandor").write_bytes(mandor.ok("help", "--completion", "zsh").out)
     ours, theirs = pty.openpty()
@@ -177,7 +180,8 @@ def test_check_says_what_would_be_served(mandor):
 @pytest.mark.parametrize("text, said", [
     ("queues: {a: {stdout: out.txt}}", "queues.a.stdout: unknown sink"),
     ("queues: {a: {stderr: 'ftp://x'}}", "queues.a.stderr: unknown sink"),
-    ("queues: {a: {stdin: 'ftp://x'}}", "queues.a.stdin: unknown stdin source"),
+    ("queues: {a: {stderr: 'rediss://u:secret@x?key=v'}}", "unknown sink 'rediss://u:***@x?key=v'"),
+    ("queues: {a: {stdin: 'ftp://u:secret@x'}}", "queues.a.stdin: unknown stdin source 'ftp://u:***@x'"),
 ])
 def test_check_refuses_streams_that_lead_nowhere(mandor, text, said):
     config = mandor.tmp / "check.yaml"
@@ -274,6 +278,16 @@ def test_options_reach_the_job(mandor):
     assert (record["queue"], record["priority"], record["attempts"], record["state"]) == ("media", 7, 3, "waiting")
     spec = record["spec"]
     assert spec["exec"] == ["sh", "-c", "exit 0"] and spec["env"] == {"A": "1", "B": "x=y"}
+
+
+def test_what_only_bullmq_knows_is_refused(mandor):
+    """With the line, where there are many: the others are added."""
+    for flags, word in ((("--id", "a"), "'unique'"), (("--lifo",), "'lifo': only queues of BullMQ know it")):
+        done = mandor.run("add", *flags, "--", "true")
+        assert done.code == 2 and word in done.complaint and not done.out, done
+    lines = '{"exec": ["true"]}\n{"exec": ["true"], "lifo": true}\n{"exec": ["true"], "id": "x"}\n{"exec": ["true"], "lifo": false}\n'
+    done = mandor.run("add", "--from", "-", input=lines)
+    assert done.code == 1 and len(done.lines) == 2 and "-:2: 'lifo'" in done.complaint and "-:3: 'id'" in done.complaint, done
 
 
 def test_a_unique_key_that_is_taken_adds_nothing(mandor):
@@ -483,20 +497,38 @@ def test_logs_of_a_job_that_never_ran_says_so(mandor):
     assert done.out == b"" and "has not run" in done.complaint
 
 
-def test_a_reader_that_goes_away_ends_ls_quietly(mandor):
+@pytest.mark.parametrize("args", (("ls", "--json"), ("cat", "file:blob")))
+def test_a_reader_that_goes_away_ends_ls_and_cat_quietly(mandor, args):
     mandor.add_many([{"exec": ["true", "x" * 200]}] * 2000)
-    proc = mandor.popen("ls", "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    (mandor.tmp / "blob").write_bytes(bytes(1 << 20))
+    proc = mandor.popen(*args, cwd=mandor.tmp, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     proc.stdout.read(100)
     proc.stdout.close()
     assert proc.stderr.read() == b"" and proc.wait(20) == 0
     proc.stderr.close()
 
 
-def test_a_full_disk_behind_stdout_is_an_error(mandor):
+@pytest.mark.parametrize("args", (("ls",), ("cat", "file:/etc/passwd")))
+def test_a_full_disk_behind_stdout_is_an_error(mandor, args):
     mandor.add("true")
     with open("/dev/full", "wb") as full:
-        done = mandor.run("ls", stdout=full)
+        done = mandor.run(*args, stdout=full)
     assert done.code == 125 and "No space left" in done.complaint, done
+
+
+def test_cat_waits_where_somebody_made_stdout_non_blocking(mandor):
+    blob = os.urandom(300000)
+    (mandor.tmp / "blob").write_bytes(blob)
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    proc = mandor.popen("cat", f"file:{mandor.tmp}/blob", stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    size = fcntl.fcntl(read, fcntl.F_GETPIPE_SZ)
+    wait_for(lambda: struct.unpack("i", fcntl.ioctl(read, termios.FIONREAD, bytes(4)))[0] == size, what="a full pipe")
+    with open(read, "rb") as pipe:
+        assert pipe.read() == blob
+    assert proc.stderr.read() == b"" and proc.wait(20) == 0
+    proc.stderr.close()
 
 
 def test_closed_standard_descriptors_are_not_taken_by_files(mandor):

@@ -7,10 +7,12 @@ NOBODY = "127.0.0.1:1"  # where no server listens
 
 
 @pytest.mark.parametrize("args, code, said", [
-    (("add", "--broker", "redis://host", "--", "true"), 2, "expected sqlite:PATH, streams://HOST[:PORT][/DB] or bullmq://"),
+    (("add", "--broker", "redis://host", "--", "true"), 2, "expected sqlite:PATH, streams[+tls]://HOST[:PORT][/DB] or bullmq[+tls]://"),
     (("add", "--broker", "streams:/host", "--", "true"), 2, "expected SCHEME://"),
     (("add", "--broker", f"streams://{NOBODY}?prefx=x", "--", "true"), 2, "unknown parameter 'prefx'"),
     (("add", "--broker", f"streams://{NOBODY}", "--", "true"), 125, "refused"),
+    (("add", "--broker", f"bullmq+sentinel://{NOBODY}/main?sentinel_password=x", "--", "true"), 125, "refused"),
+    (("add", "--broker", f"bullmq://{NOBODY}?limiter_mx=1", "--", "true"), 2, "unknown parameter 'limiter_mx', did you mean 'limiter_max'?"),
     (("add", "--python", "missing.py"), 2, "'missing.py': No such file"),
     (("add", "--python", "."), 2, "directory"),
     (("add", "--python", "ok.py", "--params", "{x: 1}"), 2, "--params: JSON, line 1, column 2"),

@@ -3,6 +3,7 @@ import json
 import os
 import resource
 import socket
+import struct
 import subprocess
 import time
 
@@ -160,6 +161,51 @@ def test_a_connection_that_asks_twice_is_refused_and_does_no_harm(mandor):
         mandor.wait_state(job, "completed")
 
 
+def frame(kind, payload):
+    return struct.pack("<BI", kind, len(payload)) + payload
+
+
+def test_logs_f_asks_again_when_the_attempt_has_not_started_or_is_over(mandor):
+    """Between the lease and the start, and between the end and the record, a worker has nothing to follow."""
+    gate, command = gated(mandor, before="echo begun; echo apart >&2;", after="echo over")
+    job = mandor.add(*command)
+    with mandor.worker():
+        mandor.wait_phase(job, "running")
+        [path] = mandor.data.glob("run/*.live")
+        aside = path.rename(path.with_suffix(".aside"))
+        directory = os.open(path.parent, os.O_PATH)
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(f"/proc/self/fd/{directory}/{path.name}")
+            server.listen()
+            server.settimeout(10)
+            proc = mandor.popen("logs", "-f", job, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            client = server.accept()[0]
+            asked = json.loads(read_until(client.fileno(), b"\n"))
+            assert (asked["follow"], asked["attempt"]) == (job, 1)
+            aside.rename(path)
+            client.sendall(frame(4, json.dumps({"id": job, "attempt": 0}).encode()))
+            client.close()
+        os.close(directory)
+        read_until(proc.stdout.fileno(), b"begun\n")
+        gate.touch()
+        assert proc.communicate(timeout=10) == (b"over\n", b"apart\n")
+        assert proc.returncode == 0
+
+
+def test_another_attempt_than_the_one_asked_for_is_not_followed(mandor):
+    gate, command = gated(mandor, before="echo begun;")
+    job = mandor.add(*command)
+    with mandor.worker():
+        mandor.wait_phase(job, "running")
+        client = connect(live_socket(mandor))
+        client.sendall(json.dumps({"follow": job, "attempt": 2}).encode() + b"\n")
+        answer = json.dumps({"id": job, "attempt": 0}, separators=(",", ":")).encode()
+        assert read_until(client.fileno(), answer) == frame(4, answer)
+        client.close()
+        gate.touch()
+        mandor.wait_state(job, "completed")
+
+
 def live_socket(mandor):
     return wait_for(lambda: next(iter(mandor.tmp.rglob("*.live")), None), 10, "the live socket")
 
@@ -187,7 +233,7 @@ def cpu_seconds(pid):
 def test_two_hundred_idle_clients_take_neither_descriptors_nor_cpu_from_the_jobs_R72(mandor):
     gate, command = gated(mandor, after="echo unharmed")
     running = mandor.add(*command)
-    with mandor.worker(preexec=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))) as worker:
+    with mandor.worker("--concurrency", "2", preexec=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))) as worker:
         mandor.wait_phase(running, "running")
         path = live_socket(mandor)
         clients = [client for client in (connect(path) for _ in range(200)) if client]

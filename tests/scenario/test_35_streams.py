@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from harness import SOAK, hwm_bytes, read_until, rss_bytes, sh, wait_for
+from harness import SOAK, hwm_bytes, read_until, rss_bytes, sh, status_field, wait_for
 
 BLOCK = bytes(range(256)) * 1024
 
@@ -140,7 +140,7 @@ def test_data_left_in_the_pipe_at_the_end_of_a_paused_stream_arrives_R51_R52(man
     """The reader is slow, the program ends with its pipe full: quiet while paused, whole afterwards."""
     size = 900_000
     proc = mandor.popen("run", "--", *writer(size), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    worker = wait_for(lambda: [p for p in mandor.left() if p != proc.pid and open(f"/proc/{p}/stat").read().split("(")[1].startswith("mandor")], 10)[-1]
+    worker = wait_for(lambda: [p for p in mandor.left() if p != proc.pid and status_field(p, "Name").startswith("mandor")], 10)[0]
     assert proc.stdout.read(1) == b"\0"
 
     def ticks():

@@ -1,4 +1,5 @@
 """I3 and I8: kill -9 of any part of mandor, at any moment.  No process is left, no job is lost, no two attempts meet."""
+import contextlib
 import os
 import random
 import signal
@@ -6,7 +7,7 @@ import time
 
 import pytest
 
-from harness import SOAK, alive, children, describe, have, sh, wait_for
+from harness import SOAK, alive, children, describe, have, held, sh, wait_for
 
 ROUNDS = int(os.environ.get("MANDOR_CRASH_ROUNDS", "3000" if SOAK else "300"))
 SECOND = 1.5  # "within a second", with slack for a busy machine; MANDOR_TEST_SLACK stretches it
@@ -37,6 +38,40 @@ def test_nothing_of_a_job_outlives_a_killed_half_by_more_than_a_second_R12(mando
     record = mandor.show(job)
     assert (record["state"], record["attempt"]) == ("completed", 2), record
     assert mandor.logs_of(job, "--stdout") == b"attempt 2\n"
+
+
+@pytest.mark.skipif(not have("strace"), reason="needs strace")
+@pytest.mark.parametrize("command, code", [(["work"], 0), (["run", "--", "sleep", "600"], 143)], ids=["work", "run"])
+def test_a_start_that_is_told_to_stop_leaves_nothing(mandor, command, code):
+    """When it has made its cgroup, of which the guard does not know yet."""
+    if mandor.cell.unified is None:
+        pytest.skip("no cgroup v2 here that tests may write")
+    slow = ("strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=mkdir", "-e", "inject=mkdir:delay_exit=500ms")
+    with mandor.background(*command, prefix=slow, env={"ASAN_OPTIONS": "detect_leaks=0"}) as it:
+        wait_for(mandor.cell.groups, 30, "its cgroup")
+        it.signal(signal.SIGTERM)
+        assert it.wait() == code
+    assert not mandor.cell.groups() and not list(mandor.tmp.glob("mandor-run-*"))
+
+
+@pytest.mark.skipif(not have("strace"), reason="needs strace")
+@pytest.mark.parametrize("command, call", [(["work"], "unlink"), (["run", "--", "true"], "rmdir")], ids=["work", "run"])
+def test_an_end_that_is_told_to_stop_again_goes_on_and_leaves_nothing(mandor, command, call):
+    """At each thing that it removes."""
+    slow = ("strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={call}:delay_enter=1s")
+    with mandor.background(*command, prefix=slow, env={"ASAN_OPTIONS": "detect_leaks=0"}) as it:
+        if command == ["work"]:
+            it.says("at a time")
+            it.signal(signal.SIGTERM)
+            it.says("stopping")
+        told, pid = 0, it.pid
+        while it.running():
+            with contextlib.suppress(OSError):
+                if held(pid):
+                    it.signal(signal.SIGTERM)
+                    told += 1
+        assert it.wait() == 0 and told > 0
+    assert not list(mandor.tmp.glob("mandor-run-*")) and not list(mandor.data.glob("run/*"))
 
 
 @pytest.mark.skipif(not have("strace"), reason="needs strace")
@@ -298,6 +333,7 @@ def test_no_job_is_lost_or_overlapped_through_rounds_of_kill_9(mandor):
         except AssertionError:
             print([r for r in mandor.list() if r["state"] not in ("completed",)][:5])
             raise
+        wait_for(lambda: not mandor.dead_groups(), 20, "what the dead left to be removed", every=0.2)
     finally:
         for context in contexts:
             context.__exit__(None, None, None)

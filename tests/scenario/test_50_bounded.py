@@ -63,6 +63,7 @@ def test_an_endless_fast_writer_into_nothing_does_not_grow_the_worker(mandor, pl
         assert record["cause"] == "timeout" and record["streams"]["stdout"]["bytes"] > 100 * MIB, record
 
 
+@pytest.mark.quiet
 @pytest.mark.slow
 @pytest.mark.limit(240)
 def test_a_thousand_jobs_at_once_fit_in_200_mib(mandor, plain_binary):

@@ -42,6 +42,7 @@ print(int(late[len(late) * 99 // 100] * 1e6))
 """
 
 
+@pytest.mark.quiet
 @pytest.mark.slow
 def test_64_flooding_children_do_not_starve_the_loop(mandor, plain_binary):
     """Beside it a control that only sleeps says how late this machine wakes anybody up under the same load."""
@@ -76,6 +77,7 @@ def test_64_flooding_children_do_not_starve_the_loop(mandor, plain_binary):
             assert mandor.wait_state(job, "failed", deadline=40)["cause"] == "timeout"
 
 
+@pytest.mark.quiet
 def test_a_deadline_is_met_within_50_ms_on_a_quiet_machine(mandor, plain_binary):
     overs = []
     with mandor.worker("--concurrency", "1"):

@@ -63,7 +63,7 @@ def test_jobs_are_added_run_and_looked_at(mandor, redis):
         assert mandor.run("rm", slow).code == 4
         mandor.ok("cancel", "--wait", slow)
         assert mandor.stats()["workers"][0]["alive"] is True
-        assert "broker streams://" in worker.stderr
+        worker.says("broker streams://")
     assert mandor.show(slow)["state"] == "cancelled"
     assert (mandor.logs_of(good, "--stdout"), mandor.logs_of(good, "--stderr")) == (b"out\n", b"err\n")
     assert mandor.show(bad)["exit_code"] == 3
@@ -111,13 +111,16 @@ def test_any_producer_may_add_entries_and_they_run_what_the_queue_says(mandor, r
     redis.cli("XADD", f"{P}:q:render", "*", "job", '{"exec": ["id"]}')
     redis.cli("XADD", f"{P}:q:render", "*", "job", "no json")
     redis.cli("XADD", f"{P}:q:default", "*", "job", '{"exec": ["sh", "-c", "echo $0", "own command"]}')
+    redis.cli("XADD", f"{P}:q:default", "*", "job", '{"exec": ["true"], "lifo": true}')
+    done = mandor.run("add", "--id", "x", "--", "true")
+    assert done.code == 2 and "'id': only queues of BullMQ" in done.complaint
     with mandor.worker():
-        wait_for(lambda: len(mandor.list()) == 8 and all(r["state"] in ("completed", "failed") for r in mandor.list()), 20, "8 jobs")
+        wait_for(lambda: len(mandor.list()) == 9 and all(r["state"] in ("completed", "failed") for r in mandor.list()), 20, "9 jobs")
     outputs = {mandor.logs_of(r["id"], "--stdout").decode().strip() for r in mandor.list("--state", "completed")}
     assert outputs == {"http://x/y z render", "from data render", "first render", "delayed render", "own command"}
     errors = " ".join(r["error"] for r in mandor.list("--state", "failed"))
     assert "'stdout' cannot come from a shared broker" in errors
-    assert "allow_exec" in errors and "JSON" in errors
+    assert "allow_exec" in errors and "JSON" in errors and "'lifo': only queues of BullMQ know it" in errors
     for queue in ("render", "default"):
         nothing_is_left_over(redis, queue)
 
@@ -170,6 +173,21 @@ def test_long_output_is_read_from_its_file_and_goes_with_its_job(mandor, redis):
         wait_for(lambda: not directory.exists(), 20, "its file to go")
 
 
+def test_a_drain_that_finds_nothing_says_so(mandor, redis):
+    done = mandor.run("work", "--drain", "--queue", "tpyo", stdin=subprocess.DEVNULL)
+    assert done.code == 0 and "there was no job in queue 'tpyo'" in done.err.decode(), done
+
+
+def test_a_worker_on_a_queue_without_a_job_says_so_once(mandor, redis):
+    with mandor.worker("--queue", "tpyo") as worker:
+        wait_for(lambda: "no job yet in queue 'tpyo'" in worker.stderr, 10, "a word about it")
+        mandor.add("true", queue="other")
+    mandor.add("true", queue="full")
+    with mandor.worker("--queue", "full", "--queue", "tpyo") as other:
+        wait_for(lambda: "failed: " in other.stderr, 10, "the end of the job, which is not bound")
+    assert worker.stderr.count("no job yet") == 1 and "no job yet" not in other.stderr
+
+
 def test_what_has_failed_for_good_is_told_in_a_stream_of_its_own(mandor, redis):
     job = mandor.add("sh", "-c", "exit 7", attempts=2, backoff=FAST)
     mandor.drain()
@@ -202,11 +220,7 @@ def test_workers_that_are_killed_again_and_again_lose_nothing_R56(mandor, redis)
             workers[victim].proc.wait(20)
             workers[victim] = stack.enter_context(mandor.worker())
         wait_for(lambda: mandor.stats()["queues"]["default"]["completed"] == 60, 40, "all to complete")
-
-        def only_the_living():  # one that died before it had registered is seen to after some seconds
-            names = {w["name"] for w in mandor.stats()["workers"]}
-            return {m for g in mandor.cell.groups() for m in g.split("/") if m.startswith("mandor-")} <= {f"mandor-{n}" for n in names}
-        wait_for(only_the_living, 20, "what the dead left to be removed", every=0.2)
+        wait_for(lambda: not mandor.dead_groups(), 20, "what the dead left to be removed", every=0.2)
     assert set(ran(mandor)) == {f"j{i}" for i in range(60)}
     assert not (mandor.tmp / "overlap").exists()
     for job in jobs[::6]:
@@ -264,11 +278,87 @@ def test_a_restarted_server_finds_everything_as_it_was(mandor, redis):
     nothing_is_left_over(redis)
 
 
+@pytest.fixture
+def forgetful(mandor):
+    """A server that goes back to its last SAVE when it is restarted: one that is killed, or replaced by a replica that was behind."""
+    with Redis(mandor.tmp / "redis", "--appendonly", "no") as server:
+        mandor.env["MANDOR_BROKER"] = f"streams://127.0.0.1:{server.port}"
+        configure(mandor)
+        yield server
+
+
+def test_an_end_that_the_server_has_lost_is_written_again(mandor, forgetful):
+    job = mandor.add("sh", "-c", f"echo x >>{mandor.tmp}/ran; echo out; until test -e {mandor.tmp}/go; do sleep 0.02; done; echo '{{\"result\": 7}}' >&3")
+    with mandor.worker() as worker:
+        mandor.wait_phase(job, "running")
+        forgetful.cli("SAVE")
+        (mandor.tmp / "go").touch()
+        before = mandor.wait_state(job, "completed")
+        forgetful.restart()
+        after = mandor.wait_state(job, "completed")
+        wait_for(lambda: "had lost the end of this attempt" in worker.stderr, 10, "a word about it")
+        forgetful.restart()  # and once more
+        assert mandor.wait_state(job, "completed") == after
+    assert after == before and after["result"] == 7
+    assert ran(mandor) == ["x"] and mandor.logs_of(job, "--stdout") == b"out\n"
+    nothing_is_left_over(forgetful)
+
+
+def test_a_job_whose_start_and_end_the_server_has_lost_runs_again(mandor, forgetful):
+    job = mandor.add("sh", "-c", f"echo x >>{mandor.tmp}/ran")
+    forgetful.cli("SAVE")
+    with mandor.worker() as worker:
+        mandor.wait_state(job, "completed")
+        forgetful.restart()
+        wait_for(lambda: "has lost that there was this attempt" in worker.stderr, 10, "a word about it")
+        assert mandor.wait_state(job, "completed")["attempt"] == 1
+    assert ran(mandor) == ["x", "x"]
+    nothing_is_left_over(forgetful)
+
+
+def test_a_running_job_whose_start_the_server_has_lost_is_ended_and_run_again(mandor, forgetful):
+    configure(mandor, lease="60s")  # who waits for the next renewal is too late
+    begun = mandor.tmp / "begun"
+    job = mandor.add(*counted(mandor, "x", f"echo >>{begun}; until test -e {mandor.tmp}/go; do sleep 0.02; done")["exec"])
+    forgetful.cli("SAVE")
+    with mandor.worker() as worker:
+        wait_for(begun.exists, 10, "it to run")
+        forgetful.restart()
+        worker.says("has lost that this attempt was started")
+        wait_for(lambda: begun.read_text() == "\n\n", 10, "it to run again")
+        (mandor.tmp / "go").touch()
+        mandor.wait_state(job, "completed")
+    assert ran(mandor) == ["x"] and not (mandor.tmp / "overlap").exists()
+    nothing_is_left_over(forgetful)
+
+
+def test_a_job_that_is_leased_again_while_its_attempt_has_not_ended_here_runs_once_at_a_time(mandor, redis, forgetful):
+    """What the server has forgotten it gives out again at once; the attempt that is here still takes its output back."""
+    configure(mandor, lease="60s")
+    pids = mandor.tmp / "pids"
+    with Proxy(redis.port) as target:
+        work = f"head -c 300000 /dev/zero; echo $$ >>{pids}; until test -e {mandor.tmp}/go; do sleep 0.02; done"
+        job = mandor.add_many([{**counted(mandor, "x", work), "stdout": f"redis://127.0.0.1:{target.port}?key=v"}])[0]
+        forgetful.cli("SAVE")
+        with mandor.worker() as worker:
+            first = int(wait_for(lambda: pids.exists() and pids.read_text(), 20))
+            target.freeze()
+            forgetful.restart()
+            wait_for(lambda: "while it is here" in worker.stderr, 10, "a word about it")
+            wait_for(lambda: not alive(first), 10, "it to be ended")
+            target.heal()
+            (mandor.tmp / "go").touch()
+            mandor.wait_state(job, "completed")
+    assert ran(mandor) == ["x"] and not (mandor.tmp / "overlap").exists()
+    nothing_is_left_over(forgetful)
+
+
 def test_a_server_that_is_stopped_for_longer_than_a_lease_stops_the_jobs_and_loses_none_R75(mandor, redis):
     job = mandor.add("sh", "-c", f"echo $$ >>{mandor.tmp}/pids; test $MANDOR_ATTEMPT = 2 || sleep 120", attempts=5, backoff=FAST)
     with mandor.worker() as worker:
         mandor.wait_phase(job, "running")
-        pid = int((mandor.tmp / "pids").read_text())
+        pids = mandor.tmp / "pids"
+        pid = int(wait_for(lambda: pids.exists() and pids.read_text(), 10, "it to say who it is"))
         redis.stop()
         try:
             # a lease of 10 s that cannot be renewed: its processes are gone before it ends
@@ -278,6 +368,24 @@ def test_a_server_that_is_stopped_for_longer_than_a_lease_stops_the_jobs_and_los
         record = mandor.wait_state(job, "completed")
         assert worker.running()
     assert record["attempt"] == 2 and record["attempts_used"] == 1, record
+    nothing_is_left_over(redis)
+
+
+def test_an_end_that_cannot_be_written_holds_up_no_other(mandor, redis):
+    """The ends of one turn go to the server in one call."""
+    jobs = [mandor.add("sh", "-c", f"until test -e {mandor.tmp}/go; do sleep 0.02; done; echo done") for _ in range(6)]
+    with mandor.worker("--concurrency", "6") as worker:
+        for job in jobs:
+            mandor.wait_phase(job, "running")
+        broken = f"{{mandor}}:job:{jobs[2]}"
+        redis.cli("RENAME", broken, "{mandor}:away")
+        redis.cli("SET", broken, "not what it should be")
+        (mandor.tmp / "go").touch()
+        for job in jobs[:2] + jobs[3:]:
+            assert mandor.wait_state(job, "completed")["attempt"] == 1
+        wait_for(lambda: "WRONGTYPE" in worker.stderr and "rename or delete it" in worker.stderr, 10, "a complaint")
+        redis.cli("RENAME", "{mandor}:away", broken)
+        assert mandor.wait_state(jobs[2], "completed")["attempt"] == 1
     nothing_is_left_over(redis)
 
 
@@ -317,6 +425,32 @@ def test_the_connection_is_cut_at_every_finish_and_each_job_is_settled_once_R64(
     nothing_is_left_over(redis)
 
 
+@pytest.mark.parametrize("then", ["goes on", "stops"])
+def test_jobs_of_a_lease_whose_answer_is_lost_again_and_again_are_not_lost(mandor, redis, then):
+    """The server gave them out and nobody heard of it: that is no start, and costs no attempt."""
+    leases = []
+
+    def lose(request):
+        if b"\r\ndefault\r\n" not in request or (then == "goes on" and len(leases) == 3):
+            return False
+        leases.append(request)
+        return True
+    with Proxy(redis.port) as proxy, mandor.worker("--queue", "default", "--concurrency", "2", **through(mandor, proxy)) as worker:
+        wait_for(lambda: "xread" in redis.cli("CLIENT", "LIST"), 10, "an idle worker")
+        proxy.lose = lose
+        jobs = [mandor.add("sh", "-c", f"echo {n} >>{mandor.tmp}/ran") for n in range(4)]
+        if then == "stops":
+            wait_for(lambda: len(leases) >= 2, 20, "leases")
+            worker.signal(signal.SIGTERM)
+            worker.wait()
+            mandor.drain()
+        for job in jobs:
+            assert mandor.wait_state(job, "completed", "failed")["state"] == "completed"
+    assert sorted(ran(mandor)) == ["0", "1", "2", "3"]
+    assert [mandor.show(job)["attempts_used"] for job in jobs] == [1] * 4
+    nothing_is_left_over(redis)
+
+
 def test_a_half_dead_connection_is_noticed_and_replaced_R75(mandor, redis):
     with Proxy(redis.port) as proxy, mandor.worker(**through(mandor, proxy)) as worker:
         first = mandor.add("true")
@@ -329,7 +463,7 @@ def test_a_half_dead_connection_is_noticed_and_replaced_R75(mandor, redis):
 
 
 def test_a_cluster_serves_as_well_as_a_single_server(mandor):
-    with Redis(mandor.tmp / "redis", "--cluster-enabled", "yes", "--cluster-require-full-coverage", "no", port=random.randrange(20000, 30000)) as redis:
+    with Redis(mandor.tmp / "redis", "--cluster-enabled", "yes", "--cluster-require-full-coverage", "no") as redis:
         redis.cli("CLUSTER", "ADDSLOTS", *range(16384))
         wait_for(lambda: "cluster_state:ok" in redis.cli("CLUSTER", "INFO"), 10, "the cluster")
         mandor.env["MANDOR_BROKER"] = f"streams+cluster://127.0.0.1:{redis.port}"
@@ -351,13 +485,90 @@ def test_a_broker_that_is_out_of_reach_holds_up_its_own_queues_only(mandor, redi
         assert mandor.ok("wait", near, "--broker", local).code == 0
         redis.start()
         mandor.wait_state(far, "completed")
-        assert "its queues are served" in worker.stderr
+        worker.says("its queues are served")
         for _ in range(2):  # and again while it runs
             redis.kill()
             more = mandor.ok("add", "--broker", local, "--queue", "near", "--", "true").text.strip()
             assert mandor.ok("wait", more, "--broker", local).code == 0
             redis.start()
             mandor.wait_state(mandor.add("true", queue="far"), "completed")
+
+
+def test_a_worker_says_what_it_waits_for_and_begins_when_it_comes(mandor, redis):
+    """Nobody has to guess why nothing runs; what waiting does not help is refused."""
+    job = mandor.add("true")
+    redis.kill()
+    with mandor.worker() as worker:
+        wait_for(lambda: f"waiting for broker 'streams://127.0.0.1:{redis.port}'" in worker.stderr and "refused" in worker.stderr, 10)
+        redis.start()
+        mandor.wait_state(job, "completed")
+        assert worker.stderr.count("waiting for broker") < 5  # once for each reason: refused, then LOADING maybe
+    redis.kill()
+    with mandor.worker() as worker:
+        wait_for(lambda: "waiting for broker" in worker.stderr, 10)
+        worker.signal(signal.SIGTERM)
+        assert worker.wait() == 0
+    redis.start()
+    redis.cli("CONFIG", "SET", "requirepass", "geheim")
+    refused = mandor.run("work")
+    assert refused.code == 125 and "NOAUTH" in refused.complaint
+
+
+@pytest.mark.parametrize("how", ("gone", "stopped"))
+def test_a_stop_does_not_wait_for_ever_for_a_server_that_is_away(mandor, redis, how):
+    """The result cannot be written: it is given up long before the jobs' own time is over, and the job is taken over."""
+    configure(mandor, shutdown_timeout="30m")
+    go = mandor.tmp / "go"
+    job = mandor.add("sh", "-c", f"echo $MANDOR_ATTEMPT >>{mandor.tmp}/ran; until [ -e {go} ]; do sleep 0.02; done; echo >>{mandor.tmp}/over", attempts=2, backoff=FAST)
+    with mandor.worker() as worker:
+        mandor.wait_phase(job, "running")
+        redis.kill() if how == "gone" else redis.stop()
+        go.touch()
+        wait_for((mandor.tmp / "over").exists, 10, "the job to end")
+        worker.signal(signal.SIGTERM)
+        assert worker.wait(timeout=60) == 125
+        assert f"not settled (exit code 0): broker 'streams://127.0.0.1:{redis.port}' does not answer; when the lease is over the job is taken over" in worker.stderr
+    redis.start() if how == "gone" else redis.cont()
+    with mandor.worker():
+        mandor.wait_state(job, "completed")
+    ran = (mandor.tmp / "ran").read_text().split()  # a server that was stopped has the request in its socket, and carries it out
+    assert ran == ["1", "2"] or how == "stopped" and ran == ["1"]
+    assert mandor.show(job)["attempts_used"] == len(ran)
+    nothing_is_left_over(redis)
+
+
+@pytest.mark.parametrize("how", ("gone", "stopped"))
+def test_an_idle_worker_leaves_though_its_server_is_away(mandor, redis, how):
+    with mandor.worker() as worker:
+        wait_for(lambda: "at a time" in worker.stderr, 10, "the start")
+        redis.kill() if how == "gone" else redis.stop()
+        worker.signal(signal.SIGTERM)
+        assert worker.wait(timeout=60) == 0
+    redis.start() if how == "gone" else redis.cont()
+
+
+def test_a_reload_takes_new_queues_and_no_new_brokers(mandor, redis):
+    """What is refused is refused whole; queues of the brokers that are there may come."""
+    main, local = mandor.env.pop("MANDOR_BROKER"), f"sqlite:{mandor.tmp}/local.db"
+    bind = {"command": ["true"]}
+
+    def reload(worker, queues, **more):
+        configure(mandor, queues, **{"broker": main, **more})
+        before = len(worker.stderr)
+        worker.signal(signal.SIGHUP)
+        return wait_for(lambda: [line for line in worker.stderr[before:].split("\n") if "configuration" in line], 10)[0]
+    configure(mandor, {"one": bind}, broker=main)
+    with mandor.worker() as worker:
+        wait_for(lambda: "at a time" in worker.stderr, 10, "the start")
+        refused = "the configuration stays as it was: the broker of queue 'two' is another broker than at the start, which takes a restart of the worker"
+        assert refused in reload(worker, {"one": bind, "two": {"broker": local}})
+        refused = "the configuration stays as it was: 'broker' is another broker than at the start, which takes a restart of the worker"
+        assert refused in reload(worker, {"one": bind}, broker=local)
+        assert "configuration read again" in reload(worker, {"one": bind, "three": bind})
+        assert "configuration read again" in reload(worker, {"one": bind, "three": bind})
+        for queue in ("one", "three"):
+            job = mandor.ok("add", "--broker", main, "--queue", queue, "--data", "{}").text.strip()
+            assert mandor.ok("wait", "--broker", main, job).code == 0
 
 
 # ---- others who write there ----

@@ -88,7 +88,7 @@ def test_long_outputs_and_followers_of_the_same_id_are_kept_apart(mandor):
     one, two = f"sqlite:{mandor.tmp}/one.db", f"sqlite:{mandor.tmp}/two.db"
     configure(mandor, concurrency=2, queues={"a": {"broker": one}, "b": {"broker": two}})
     for url, queue in ((one, "a"), (two, "b")):
-        script = (f"until test -e {mandor.tmp}/go; do echo {queue * 4}; sleep 0.05; done; head -c 200000 /dev/zero | tr '\\0' {queue}; "
+        script = (f"echo {queue * 4}; until test -e {mandor.tmp}/go; do echo {queue * 4}; sleep 0.05; done; head -c 200000 /dev/zero | tr '\\0' {queue}; "
                   "echo; echo end")
         mandor.ok("add", "--broker", url, "--queue", queue, "--", "sh", "-c", script)
     with mandor.worker():

@@ -1,4 +1,5 @@
 """Disks that are full, closed, torn or slow: R81 R82 R83 R84, and clocks that jump."""
+import json
 import os
 import pathlib
 import re
@@ -8,7 +9,7 @@ import time
 
 import pytest
 
-from harness import NOBODY, have, is_sanitized, nobodys_directory, sh, wait_for
+from harness import NOBODY, have, held, is_sanitized, nobodys_directory, sh, wait_for
 
 FAST = {"type": "fixed", "delay": "10ms"}
 
@@ -43,11 +44,11 @@ def fill(path):
 def test_a_full_disk_under_the_database_loses_and_doubles_nothing_R82(mandor, small_disk):
     mandor.env["MANDOR_BROKER"] = f"sqlite:{small_disk}/q.db"
     ran = mandor.tmp / "ran"
-    mandor.add_many([{"exec": sh(f'echo "$MANDOR_JOB_ID" >> {ran}; sleep 0.02'), "attempts": 3, "backoff": FAST}] * 100)
+    mandor.add_many([{"exec": sh(f'echo "$MANDOR_JOB_ID" >> {ran}; sleep 0.05'), "attempts": 3, "backoff": FAST}] * 100)
     with mandor.worker("--concurrency", "2") as worker:
         wait_for(lambda: ran.exists() and len(ran.read_text().split()) > 5, 30)
         fill(small_disk)
-        refused = mandor.run("add", "--", "echo", "x" * 100000)
+        refused = mandor.run("add", "--from", "-", input=json.dumps({"exec": ["echo", *["x" * 100_000] * 90]}))  # more than there is of it
         assert refused.code != 0 and refused.complaint.strip(), "an add on a full disk must not be acknowledged"
         size = len(worker.stderr)
         until = time.monotonic() + 3
@@ -230,7 +231,7 @@ def test_a_commit_that_outlasts_its_lease_publishes_nothing_and_the_job_runs_aga
     slow = ("strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync", "-e", "inject=fsync:delay_enter=16s:when=1")
     with mandor.worker("--config", mandor.tmp / "m.yaml", prefix=slow) as worker:
         wait_for((mandor.tmp / "ran").exists, 20)
-        time.sleep(1.5)  # until the commit's sync, which takes sixteen seconds
+        wait_for(lambda: held(worker.pid), 20, "the commit's sync, which takes sixteen seconds")
         other = sqlite3.connect(mandor.db, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         wait_for(lambda: "the lease ended before its output was published" in worker.stderr, 30, "the end of the lease", every=0.1)

@@ -1,14 +1,20 @@
 """Object storage and HTTP as sinks, against a server that checks signatures and a proxy that injects faults: R85 R87 R88 R89 R90 R91 R92 R111."""
+import contextlib
 import hashlib
+import itertools
 import json
+import os
 import pathlib
+import signal
+import socket
 import threading
+import time
 
 import pytest
 
 import s3
 import web
-from harness import NOBODY, hwm_bytes, sh, wait_for
+from harness import NOBODY, children, hwm_bytes, sh, wait_for
 
 MIB = 1 << 20
 FAST = {"type": "fixed", "delay": "10ms"}
@@ -225,15 +231,23 @@ def test_no_credentials_no_bucket_and_bad_urls_are_said_clearly(mandor, swift):
         assert done.code == 2 and "expected" in done.complaint, (url, done)
 
 
-def test_a_stored_part_of_other_bytes_is_sent_again(mandor, swift, proxy):
+def test_who_has_no_credentials_is_told_so_with_one_exit_code(mandor, swift):
+    where = {"AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{swift.port}"}
+    (mandor.tmp / "keys").write_text("[other]\n")
+    for env in (where, {**where, "AWS_SHARED_CREDENTIALS_FILE": str(mandor.tmp / "keys")}):
+        for args in (("run", "--stdout", "s3://media/k", "--", "true"), ("cat", "s3://media/k"), ("run", "--stdin", "s3://media/k", "--", "cat")):
+            done = mandor.run(*args, env=env)
+            assert done.code == 125 and "no S3 credentials" in done.complaint, done
+
+
+def test_a_part_that_is_changed_on_the_way_is_sent_again(mandor, swift, proxy):
     configure(mandor, part_size="5M")
     left = [1]
 
     def fault(request):
         if "partNumber=1&" in request.query and left[0] > 0:
             left[0] -= 1
-            return lambda status, headers, body: (status, [(n, '"' + "0" * 32 + '"' if n.lower() == "etag" else v)
-                                                           for n, v in headers], body)
+            request.body = request.body[:MIB] + bytes([request.body[MIB] ^ 1]) + request.body[MIB + 1:]
         return None
 
     proxy.fault = fault
@@ -247,7 +261,7 @@ def test_part_sizes_grow_so_that_few_parts_hold_much_R88(mandor, swift, proxy):
     done, want = put(mandor, swift, "s3://media/grows", 70 * MIB, proxy.port)
     assert done.code == 0, done
     assert sha(swift.get("grows")) == want
-    parts = [len(r.body) for r in proxy.seen if "partNumber" in r.query]
+    parts = [len(r.body) for r in sorted(proxy.seen, key=lambda r: r.query) if "partNumber" in r.query]
     assert parts == [5 * MIB, 10 * MIB, 20 * MIB, 35 * MIB], parts
 
 
@@ -335,6 +349,42 @@ if os.environ['MANDOR_ATTEMPT'] == '1': time.sleep(600)""")
     assert swift.head("swept")["x-amz-meta-mandor-attempt"] == "2"
 
 
+@pytest.mark.parametrize("which", ["guard", "both"])
+def test_what_a_killed_run_had_begun_is_ended_by_the_next_R85(mandor, swift, which):
+    mandor.check_left = which == "guard"  # an empty cgroup stays where both die at once
+    configure(mandor, part_size="5M")
+    mandor.env.update(swift.env())
+    proc = mandor.popen("run", "--stdout", "s3://media/run", "--stderr", f"file:{mandor.tmp}/err", "--",
+                        *sh("head -c 20000000 /dev/zero; echo x >&2; exec sleep 600"))
+    wait_for(lambda: swift.uploads() == ["run"], 20)
+    for pid in (children(proc.pid) if which == "both" else []) + [proc.pid]:
+        os.kill(pid, signal.SIGKILL)
+    proc.wait()
+    wait_for(lambda: not mandor.left(), 20)
+    state = pathlib.Path(mandor.env["XDG_STATE_HOME"]) / "mandor" / "run"
+    assert len(list((state / "journal").iterdir())) == 1 and swift.uploads() == ["run"]
+    with mandor.background("run", "--stdout", "s3://media/next", "--", *sh("while [ ! -e go ]; do sleep 0.02; done; echo y"), cwd=str(mandor.tmp)) as it:
+        wait_for(lambda: swift.uploads() == [], 20)
+        (mandor.tmp / "go").touch()
+        assert it.wait() == 0
+    assert swift.get("next") == b"y\n" and swift.get("run") is None
+    assert not list((state / "journal").iterdir()) and not list((state / "left").iterdir())
+    assert not list(mandor.tmp.glob(".mandor*"))
+
+
+def test_a_run_does_not_wait_for_what_others_have_left(mandor, swift):
+    """The server of the dead one's upload takes connections and says nothing."""
+    left = pathlib.Path(mandor.env["XDG_STATE_HOME"]) / "mandor" / "run" / "left"
+    left.mkdir(parents=True)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        (left / "run-1.1.stdout.left").write_text(json.dumps({
+            "kind": "s3", "endpoint": f"http://127.0.0.1:{silent.getsockname()[1]}", "region": "us-east-1", "path_style": True,
+            "bucket": "media", "key": "k", "upload_id": "x", "since_ms": 0}))
+        done = mandor.run("run", "--stdout", "s3://media/quick", "--", "echo", "z", env=swift.env(), timeout=15)
+    assert done.code == 0 and swift.get("quick") == b"z\n"
+    assert list(left.iterdir())
+
+
 def test_an_upload_whose_id_never_arrived_is_swept_by_its_key_R85(mandor, swift, proxy):
     configure(mandor, part_size="5M")
     stuck = threading.Event()
@@ -365,6 +415,61 @@ def test_an_upload_whose_id_never_arrived_is_swept_by_its_key_R85(mandor, swift,
         mandor.wait_state(job, "failed")
     upload = swift.request("GET", "/media", "uploads")[2].decode().split("<UploadId>")[1].split("<")[0]
     assert swift.request("DELETE", "/media/bystander", f"uploadId={upload}")[0] == 204
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_an_upload_that_was_begun_twice_leaves_nothing_R85(mandor, swift, proxy, code):
+    """The answer to the first request is lost: its upload has no name here."""
+    configure(mandor, part_size="5M")
+    lost, named = [], threading.Event()
+
+    def fault(request):
+        if request.method == "POST" and request.query.startswith("uploads") and not lost:
+            lost.append(request)
+            return "lost"
+        if request.method == "PUT":
+            named.set()  # a part of the second one, whose name is known
+        return None
+    proxy.fault = fault
+    command, want = produce(12 * MIB, then=f"import os, time\nwhile not os.path.exists('{mandor.tmp}/go'): time.sleep(0.02)\nsys.exit({code})")
+    job = mandor.add(*command, stdout="s3://media/twice", attempts=1)
+    with mandor.worker(env=swift.env(proxy.port)):
+        assert named.wait(30)
+        (mandor.tmp / "go").touch()
+        mandor.wait_state(job, "failed" if code else "completed")
+    assert swift.uploads() == ["twice"]
+    with mandor.worker(env=swift.env(proxy.port)):
+        wait_for(lambda: not swift.uploads(), 30, "the sweep")
+    assert sha(swift.get("twice")) == (None if code else want)
+    swift.request("DELETE", "/media/twice")
+
+
+def test_an_upload_that_arrives_behind_the_sweep_is_swept_and_those_of_the_living_are_not_R85(mandor, swift, proxy):
+    configure(mandor, part_size="5M")
+    asked, let = threading.Event(), threading.Event()
+
+    def fault(request):
+        if request.method == "POST" and request.query.startswith("uploads") and not asked.is_set():
+            asked.set()
+            return let  # it is on its way when its worker is killed
+        return None
+    proxy.fault = fault
+    command, want = produce(12 * MIB, then=f"import os, time\nwhile not os.path.exists('{mandor.tmp}/go'): time.sleep(0.02)")
+    job = mandor.add(*command, stdout="s3://media/late", attempts=2, backoff=FAST)
+    with mandor.worker(env=swift.env(proxy.port)) as first:
+        assert asked.wait(30)
+        first.kill()
+        first.wait()
+    with mandor.worker(env=swift.env(proxy.port)):
+        wait_for(lambda: swift.uploads() == ["late"], 30, "the second attempt's upload")
+        let.set()
+        wait_for(lambda: swift.uploads() == ["late", "late"], 30, "the first attempt's")
+        with mandor.worker(env=swift.env(proxy.port)):
+            wait_for(lambda: swift.uploads() == ["late"], 30, "the sweep")
+            (mandor.tmp / "go").touch()
+            assert mandor.wait_state(job, "completed")["attempt"] == 2
+    assert sha(swift.get("late")) == want and not swift.uploads()
+    swift.request("DELETE", "/media/late")
 
 
 def test_a_server_that_is_away_ends_the_attempt_and_its_notes_wait(mandor, swift, proxy):
@@ -428,6 +533,78 @@ def test_a_refused_put_fails_the_attempt_with_the_servers_answer(mandor, store):
         done = mandor.run("run", "--stdout", f"http://user:secret@127.0.0.1:{store.port}/x", "--", *command)
         assert done.code == 125 and f"answered {status}" in done.cause and "secret" not in done.cause, done
     assert store.objects == {}
+
+
+def test_a_put_that_is_sent_to_see_other_is_not_put_there(mandor):
+    for size in (1000, 5 * MIB):
+        command, _ = produce(size)
+        with web.canned(b"HTTP/1.1 303 See Other\r\nLocation: /other\r\nContent-Length: 0\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as (port, lines):
+            assert mandor.run("run", "--stdout", f"http://127.0.0.1:{port}/x", "--", *command).code == 0
+        assert lines == ["PUT /x HTTP/1.1", "GET /other HTTP/1.1"]
+
+
+@pytest.mark.parametrize("status", [b"200 OK", b"500 Oops"])
+def test_an_answer_without_end_is_a_failure(mandor, status):
+    flood = itertools.chain([b"HTTP/1.1 " + status + b"\r\nContent-Length: 100000000000\r\n\r\n"], itertools.repeat(b"<" * 65536))
+    command, _ = produce(5 * MIB)
+    with web.canned(flood) as (port, _):
+        done = mandor.run("run", "--stdout", f"http://127.0.0.1:{port}/x", "--", *command)
+    assert done.code == 125 and "the answer is longer than 1048576 bytes" in done.cause, done
+
+
+@pytest.mark.parametrize("answer, said", [(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig", "the server answered 413: big"), (b"", "Connection reset by peer")])
+def test_a_server_that_hangs_up_on_a_body_is_quoted(mandor, answer, said):
+    """It closes with most of the body unread, which is a reset; what it said before that counts."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        with contextlib.suppress(OSError):
+            while True:
+                connection = server.accept()[0]
+                with connection:
+                    head = b""
+                    while b"\r\n\r\n" not in head:
+                        head += connection.recv(65536)
+                    connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+                    time.sleep(0.05)  # for some of the body
+                    connection.sendall(answer)
+    threading.Thread(target=serve, daemon=True).start()
+    command, _ = produce(3 * MIB)
+    for _ in range(5):
+        done = mandor.run("run", "--stdout", f"http://127.0.0.1:{server.getsockname()[1]}/x", "--", *command)
+        assert done.code == 125 and said in done.cause, done
+    server.close()
+
+
+def drip(head):
+    yield head
+    while True:
+        time.sleep(0.1)
+        yield b" "
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 20", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"], ids=["headers", "body"])
+@pytest.mark.parametrize("scheme", ["http", "s3"])
+def test_an_answer_that_trickles_ends_with_sink_timeout(mandor, scheme, head):
+    """A byte now and then is no silence."""
+    with web.canned(drip(head), drip(head), drip(head)) as (port, lines):
+        mandor.env.update(AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}", AWS_ACCESS_KEY_ID="a", AWS_SECRET_ACCESS_KEY="b")
+        url = f"http://127.0.0.1:{port}/x" if scheme == "http" else "s3://b/x"
+        done = mandor.run("run", "--sink-timeout", "1s", "--stdout", url, "--", "echo", "x", timeout=60)
+    assert done.code == 125 and "the answer was not whole after 1000 ms" in done.cause, done
+    assert len(lines) == 2
+
+
+def test_stdin_that_trickles_takes_its_time(mandor):
+    with web.canned(drip(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")) as (port, _):
+        assert mandor.run("run", "--sink-timeout", "1s", "--stdin", f"http://127.0.0.1:{port}/x", "--", "head", "-c", "15").out == b" " * 15
+
+
+def test_a_put_whose_answer_never_comes_ends(mandor):
+    command, _ = produce(5 * MIB)
+    with web.canned(None) as (port, _):
+        done = mandor.run("run", "--stdout", f"http://127.0.0.1:{port}/x", "--", *command, timeout=100)
+    assert done.code == 125 and "no answer after the last byte" in done.cause, done
 
 
 def test_https_needs_a_certificate_that_is_trusted(mandor):
@@ -519,6 +696,8 @@ def test_stdin_whose_connection_breaks_goes_on_where_it_broke(mandor, swift):
             self.send_response_only(206 if start else 200)
             self.send_header("ETag", '"one"')
             self.send_header("Content-Length", str(len(body) - start))
+            if start:
+                self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
             self.end_headers()
             self.wfile.write(body[start:start + 2 * MIB])
             self.close_connection = True
@@ -528,6 +707,32 @@ def test_stdin_whose_connection_breaks_goes_on_where_it_broke(mandor, swift):
     assert done.code == 0, done
     assert done.text.split()[0] == sha(body)
     assert asked == [(0, None), (2 * MIB, '"one"'), (4 * MIB, '"one"')]
+
+
+@pytest.mark.parametrize("first, rest, whole", [
+    ("ETag: \"a\"", "ETag: \"a\"\r\nContent-Range: bytes 10-19/20", True),
+    ("Last-Modified: Mon, 30 Nov 2026 00:00:00 GMT", "Last-Modified: Mon, 30 Nov 2026 00:00:00 GMT\r\nContent-Range: bytes 10-19/20", True),
+    ("ETag: \"a\"", "ETag: \"b\"\r\nContent-Range: bytes 10-19/20", False),
+    ("ETag: \"a\"", "ETag: \"a\"\r\nContent-Range: bytes 9-18/20", False),
+    ("Last-Modified: Mon, 30 Nov 2026 00:00:00 GMT", "Last-Modified: Mon, 30 Nov 2026 00:00:01 GMT\r\nContent-Range: bytes 10-19/20", False),
+    ("X-A: b", "Content-Range: bytes 10-19/20", False)])
+def test_stdin_is_of_one_object_and_goes_on_at_the_right_place(mandor, first, rest, whole):
+    answers = [f"HTTP/1.1 200 OK\r\n{first}\r\nContent-Length: 20\r\n\r\n0123456789".encode(),
+               f"HTTP/1.1 206 Partial Content\r\n{rest}\r\nContent-Length: 10\r\n\r\nabcdefghij".encode()]
+    with web.canned(*answers) as (port, _):
+        done = mandor.run("run", "--stdin", f"http://127.0.0.1:{port}/x", "--", "cat")
+    if whole:
+        assert done.code == 0 and done.out == b"0123456789abcdefghij", done
+    else:
+        assert done.code == 125 and "same object" in done.cause, done
+
+
+def test_stdin_goes_on_after_an_answer_that_broke_amid_its_headers(mandor):
+    answers = [b"HTTP/1.1 200 OK\r\nETag: \"a\"\r\nContent-Length: 20\r\n\r\n0123456789", b"HTTP/1.1 206 Partial Content\r\nETag: \"a\"\r\nContent-Ra",
+               b"HTTP/1.1 206 Partial Content\r\nETag: \"a\"\r\nContent-Range: bytes 10-19/20\r\nContent-Length: 10\r\n\r\nabcdefghij"]
+    with web.canned(*answers) as (port, _):
+        done = mandor.run("run", "--stdin", f"http://127.0.0.1:{port}/x", "--", "cat")
+    assert done.code == 0 and done.out == b"0123456789abcdefghij", done
 
 
 def test_a_job_that_does_not_read_holds_its_source_up_R114(mandor, swift, plain_binary):

@@ -34,6 +34,7 @@ class Gate:
 
     def __init__(self):
         self.open = threading.Event()
+        self.asked = 0
         self.body = None
 
 
@@ -48,6 +49,7 @@ def gate():
             pass
 
         def do_PUT(self):
+            it.asked += 1
             it.open.wait(60)
             data = b""
             if self.headers.get("Transfer-Encoding"):
@@ -129,11 +131,15 @@ def test_one_that_cannot_be_opened_or_written_fails_the_attempt_and_nothing_is_p
 
 def test_bad_lists_are_refused_by_name(mandor):
     for value, word in ((["file:/a", 7], "[1]"), ([], "0 sinks"), (["file:/a\nb"], "line break"), (["drop=1:null:"], "out of range"),
-                        (["drop:"], "no sink"), (["nul:"], "unknown sink"), ("fan:\nnull:", "list"), (["file:a"], "relative")):
+                        (["drop:"], "no sink"), (["nul:"], "unknown sink"), ("fan:\nnull:", "list"), (["file:a"], "relative"), (["file:/a", "spill:file:/a"], "twice")):
         done = mandor.run("add", "--from", "-", input=json.dumps({"exec": ["true"], "stdout": value}) + "\n")
         assert done.code == 1 and word in done.complaint, (value, done)
     done = mandor.run("add", "--stdout", "file:/x", "--stderr", "null:", "--stderr", "file:/x", "--", "true")
     assert done.code == 2 and "where stdout goes too" in done.complaint, done
+    place = ("--stdout", "redis://:secret@127.0.0.1:1?stream=a")
+    for args in ((*place, *place), (*place, "--stderr", place[1]), (*place, "--stdout", "null:", "--stderr", place[1])):
+        done = mandor.run("run", *args, "--", "true")
+        assert done.code == 2 and ":***@" in done.complaint and "secret" not in done.complaint, done
 
 
 def test_a_slow_sink_that_blocks_holds_the_job_up_and_one_that_does_not_is_paused_alone(mandor, gate, plain_binary):
@@ -203,3 +209,52 @@ def test_binary_frames_go_to_a_file_and_one_by_one_to_redis(mandor, redis):
     mandor.drain()
     assert (mandor.tmp / "out").read_bytes() == (mandor.tmp / "in").read_bytes()
     assert [e["data"][4:] for e in redis.entries("s") if "data" in e] == frames
+
+
+def test_where_the_last_step_of_one_fails_the_others_are_not_published(mandor, redis):
+    """The hash is a plain value by the time of the commit: that shows in the script that publishes, and not before."""
+    out = mandor.tmp / "out"
+    job = mandor.add_many([{"exec": sh("echo x; while [ ! -e go ]; do sleep 0.02; done"), "cwd": str(mandor.tmp),
+                            "stdout": [f"file:{out}", f"{redis.url}?hash=k&field=f", "auto:"]}])[0]
+    with mandor.worker():
+        mandor.wait_phase(job, "running")
+        wait_for(lambda: list(mandor.tmp.glob(".mandor.*")), 20)
+        redis("SET", "k", "in the way")
+        (mandor.tmp / "go").touch()
+        record = mandor.wait_state(job, "failed")
+    assert record["cause"] == "sink" and "WRONGTYPE" in record["error"], record
+    assert not out.exists() and not list(mandor.tmp.glob(".mandor.*"))
+    assert [entry["committed"] for entry in record["streams"]["stdout"]["sinks"]] == [False, False, False]
+
+
+def test_a_commit_goes_on_for_as_long_as_the_lease_is_renewed(mandor, gate):
+    """The web server answers when the lease that the commit began with is over."""
+    (mandor.tmp / "mandor.yaml").write_text("lease: 10s\n")
+    job = mandor.add_many([{"exec": sh("echo x"), "stdout": [f"file:{mandor.tmp}/out", gate.url]}])[0]
+    with mandor.worker("--config", "mandor.yaml"):
+        wait_for(lambda: gate.asked, 20)
+        threading.Event().wait(12)
+        assert mandor.show(job)["state"] == "active"
+        gate.open.set()
+        mandor.wait_state(job, "completed")
+    assert gate.body == b"x\n" and (mandor.tmp / "out").read_text() == "x\n"
+
+
+def test_buffers_count_as_memory_of_the_streams(mandor, gate, plain_binary):
+    """Eight slow sinks with 8 MiB each, and 1 MiB for all streams: above it each takes little."""
+    (mandor.tmp / "mandor.yaml").write_text("buffer_max: 1M\nconcurrency: 8\n")
+    jobs = [{"exec": sh("head -c 6M /dev/zero; touch wrote-$MANDOR_JOB_ID"), "cwd": str(mandor.tmp),
+             "stdout": [f"file:{mandor.tmp}/out-{{id}}", f"block=8M:{gate.url}"], "sink_timeout": 0} for _ in range(8)]
+    with mandor.worker("--config", "mandor.yaml") as worker:
+        mandor.wait_state(mandor.add("true"), "completed")
+        before = hwm_bytes(worker.pid)
+        ids = mandor.add_many(jobs)
+        wait_for(lambda: gate.asked >= 8, 30)
+        wait_for(lambda: sum(p.stat().st_size for p in mandor.tmp.glob(".mandor.*")) > 8 * MIB, 30)
+        threading.Event().wait(1)
+        grown = hwm_bytes(worker.pid) - before
+        assert not list(mandor.tmp.glob("wrote-*"))
+        gate.open.set()
+        for job in ids:
+            mandor.wait_state(job, "completed", deadline=60)
+    assert grown < 32 * MIB, grown

@@ -5,16 +5,20 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import stat
+import struct
+import subprocess
 import time
 import warnings
 import zipfile
+import zlib
 
 import pytest
 
-from harness import Mandor, wait_for
+from harness import Mandor, absent, have, wait_for
 from snakes import job, snakes_in, why_not
 from wheel_lab import PURE, WASM, Index, compiled, contents, file_name, pack, wheel
 
@@ -100,7 +104,7 @@ def test_add_resolves_dependencies_extras_and_markers_for_the_target(mandor, ind
 def test_a_compiled_wheel_is_chosen_before_one_for_this_host_R105(mandor, index, store):
     native = compiled(mandor.tmp / "lab")
     if native is None:
-        pytest.skip("clang or wasm-ld is not installed")
+        pytest.skip(absent("clang or wasm-ld is not installed"))
     shutil.copy(native, index.folder)
     wheel(index.folder, "native", "2.0", tag="cp311-cp311-manylinux_2_17_x86_64")
     ok(mandor, "add", "native")
@@ -183,6 +187,24 @@ def test_an_index_that_fails_leaves_the_store_as_it_was(mandor, index, store, fa
     assert set(versions(mandor)) == {"app", "good", "lib"}
 
 
+def test_a_full_disk_is_said_and_leaves_the_store_as_it_was(mandor, index, store):
+    wheel(index.folder, "small")
+    wheel(index.folder, "large", files={"large.py": "".join(f"x{n} = '{random.random()}'\n" for n in range(40000))})
+    store.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "none", store], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"no tmpfs may be mounted: {done.stderr.strip()}")
+    try:
+        ok(mandor, "add", "small")
+        there = files(store)
+        for command in (["add", "large"], ["import", str(next(index.folder.glob("large-*")))]):
+            done = wheels(mandor, *command)
+            assert done.code != 0 and re.search("[Nn]o space", done.complaint) and "the store" in done.complaint, done
+            assert len(done.complaint.splitlines()) == 1 and versions(mandor) == {"small": "1.0"} and files(store) == there and sound(mandor), done
+    finally:
+        subprocess.run(["umount", store], check=True)
+
+
 def test_versions_that_do_not_fit_together_are_said_with_the_reason(mandor, index, store):
     wheel(index.folder, "app", requires=["lib>=2"])
     wheel(index.folder, "host", requires=["host-only"])
@@ -199,10 +221,22 @@ def test_versions_that_do_not_fit_together_are_said_with_the_reason(mandor, inde
 
 
 def test_what_nobody_has_and_what_is_no_requirement_are_said_in_one_line(mandor, index, store):
-    for asked, says in (("nowhere-to-be-found", "No matching distribution"), ("lib>>1", "no requirement"), ("--index-url=http://x", "unknown option"),
+    for asked, says in (("nowhere-to-be-found", "no index has a package 'nowhere-to-be-found'"), ("lib>>1", "no requirement"), ("--index-url=http://x", "unknown option"),
                         ("./lib.whl", "no requirement")):
         done = wheels(mandor, "add", asked)
         assert done.code in (1, 2) and says in done.complaint and "Traceback" not in done.complaint, done
+
+
+def test_what_nobody_has_for_the_target_is_said_with_what_was_looked_for_and_what_there_is(mandor, index, store):
+    for number, tag in (("1.9", "cp313-cp313-manylinux_2_17_x86_64"), ("1.10", "cp314-cp314-win_amd64"), ("1.2", "cp312-cp312-pyodide_2024_0_wasm32")):
+        wheel(index.folder, "numbers", number, tag=tag)
+    wheel(index.folder, "frames", requires=["numbers"])
+    looked = f"looked for py3-none-any and {WASM} (or abi3), there is "
+    for asked, name, there in (("numbers", "numbers", "1.2 to 1.10 for cp312-cp312-pyodide_2024_0_wasm32, manylinux, win"), ("Numbers>=1", "numbers", "1.2 to 1.10 for cp312-cp312-pyodide_2024_0_wasm32, manylinux, win"),
+                               ("frames", "numbers", "1.2 to 1.10 for cp312-cp312-pyodide_2024_0_wasm32, manylinux, win")):
+        done = wheels(mandor, "add", asked)
+        assert done.code == 1 and f"no wheel of '{name}' can be loaded here: {looked}{there}" in done.complaint, done
+        assert len(done.complaint.splitlines()) == 1, done
 
 
 # ---- import ---------------------------------------------------------------------------------------------------------------------
@@ -246,6 +280,13 @@ def with_member(name, data=b"x", mode=None):
     return [(info if path == name else path, body) for path, body in parts.items()]
 
 
+def with_second_name(name, second):
+    """The extra field in which Info-ZIP keeps a name in UTF-8: Python 3.14 takes it, older ones do not."""
+    info = zipfile.ZipInfo(name)
+    info.extra = struct.pack("<HHBL", 0x7075, 5 + len(second), 1, zlib.crc32(name.encode())) + second.encode()
+    return [(info if path == name else path, body) for path, body in contents("bad", "1.0").items()]
+
+
 def with_record(change):
     parts = contents("bad", "1.0")
     parts[f"{INFO}/RECORD"] = change(parts[f"{INFO}/RECORD"].decode()).encode()
@@ -277,6 +318,7 @@ HOSTILE = {
     "symbolic link": (with_member("link", b"/etc/passwd", stat.S_IFLNK | 0o777), "symbolic link"),
     "device": (with_member("dev", b"", stat.S_IFCHR | 0o666), "special file"),
     "same member twice": ([*contents("bad", "1.0").items(), ("bad.py", b"other")], "there twice"),
+    "a second name": (with_second_name("bad.py", "json/decoder.py"), "second name"),
     "file and directory": (with_member("bad.py/x.py"), "a file and a directory"),
     "zip bomb": (lambda: with_member("bomb.bin", b"\0" * (70 << 20)), "zip bomb"),
     "no RECORD": (without(f"{INFO}/RECORD"), "has no 'bad-1.0.dist-info/RECORD'"),
@@ -332,6 +374,18 @@ def test_a_wrong_abi_a_host_wheel_a_corrupt_or_renamed_file_is_refused_R104_R105
     done = wheels(mandor, "import", str(path))
     assert done.code == 1 and says in done.complaint and "Traceback" not in done.complaint, done
     assert versions(mandor) == {}
+
+
+def test_what_is_no_file_is_refused_and_not_waited_for(mandor, store):
+    pipe, device, folder = (mandor.tmp / kind / file_name("bad", "1.0") for kind in ("pipe", "device", "folder"))
+    for path in (pipe, device, folder):
+        path.parent.mkdir()
+    os.mkfifo(pipe)
+    device.symlink_to("/dev/zero")
+    folder.mkdir()
+    for path, says in ((pipe, "not a regular file"), (device, "not a wheel"), (folder, "there is no wheel in")):
+        done = wheels(mandor, "import", str(path), timeout=20)
+        assert done.code == 1 and says in done.complaint, done
 
 
 def test_names_of_any_bytes_are_refused_like_others(mandor, store):
@@ -508,8 +562,8 @@ def test_all_but_add_and_import_need_no_python(mandor, store):
 
 
 def test_looking_at_the_store_opens_no_socket(mandor, store):
-    if shutil.which("strace") is None:
-        pytest.skip("strace is not installed")
+    if not have("strace"):
+        pytest.skip("needs strace")
     ok(mandor, "import", str(wheel(mandor.tmp, "lib")))
     trace = mandor.tmp / "trace"
     done = mandor.run("wheels", "verify", "--no-import", prefix=["strace", "-f", "-qq", "-e", "trace=%network", "-o", str(trace)])
@@ -538,7 +592,7 @@ def fill(mandor, tmp):
     """app (pure, with a module that jobs import when they want to), its dependency, and a compiled package."""
     native = compiled(tmp / "lab")
     if native is None:
-        pytest.skip("clang or wasm-ld is not installed")
+        pytest.skip(absent("clang or wasm-ld is not installed"))
     store = tmp / "wheels"
     ok(mandor, "import", "--store", str(store), str(native),
        str(wheel(tmp / "lab", "app", files=LAZY, requires=["base-lib", 'native>=1; sys_platform == "emscripten"'])),
@@ -629,8 +683,8 @@ def test_verify_imports_each_package_in_the_sandbox_R107(mandor, store):
 @needs_python
 @pytest.mark.limit(240)
 def test_at_run_time_there_is_no_dns_no_tls_no_socket_to_anywhere_R104(mandor, store):
-    if shutil.which("strace") is None:
-        pytest.skip("strace is not installed")
+    if not have("strace"):
+        pytest.skip("needs strace")
     filled_store = fill(mandor, mandor.tmp)
     (mandor.tmp / "mandor.yaml").write_text(json.dumps(
         {"python": {"store": str(filled_store), "runtimes": {"default": {"packages": ["app"], "preload": ["native"], "spare": 0}}}}))

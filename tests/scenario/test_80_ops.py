@@ -23,6 +23,7 @@ def switches(pid):
     return total
 
 
+@pytest.mark.quiet
 def test_an_idle_worker_is_small_and_sleeps(mandor, plain_binary):
     with mandor.worker() as worker:
         job = mandor.add("true")
@@ -38,6 +39,7 @@ def test_an_idle_worker_is_small_and_sleeps(mandor, plain_binary):
         assert pss_bytes(worker.pid) + pss_bytes(worker.guard_pid) < 10 << 20
 
 
+@pytest.mark.quiet
 def test_an_idle_worker_uses_no_cpu(mandor, plain_binary):
     def ticks(pid):
         fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -52,6 +54,7 @@ def test_an_idle_worker_uses_no_cpu(mandor, plain_binary):
         assert ticks(worker.pid) + ticks(worker.guard_pid) - before <= 8  # 2 % of one core
 
 
+@pytest.mark.quiet
 def test_starting_is_quick(mandor, plain_binary):
     times = []
     for _ in range(10):
@@ -206,7 +209,7 @@ def test_the_service_manager_is_asked_to_wait_for_the_longest_grace_R31(mandor):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(address)
         manager.settimeout(20)
-        with mandor.worker("--config", mandor.tmp / "m.yaml", env={"NOTIFY_SOCKET": address}) as worker:
+        with mandor.worker("--concurrency", "2", "--config", mandor.tmp / "m.yaml", env={"NOTIFY_SOCKET": address}) as worker:
             jobs = [mandor.add("sleep", "600", kill_after=grace) for grace in ("2s", "100s")]
             for job in jobs:
                 mandor.wait_phase(job, "running")

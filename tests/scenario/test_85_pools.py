@@ -131,7 +131,7 @@ def test_progress_and_log_frames_arrive(mandor):
         job = add(mandor, {"progress": {"at": 50}, "log": "half way", "sleep": 0.1})
         record = mandor.wait_state(job, "completed")
         assert record["progress"] == {"at": 50}
-        assert "half way" in worker.stderr and f"job={job}" in worker.stderr
+        worker.says("half way", f"job={job}")
 
 
 def test_one_slow_sink_does_not_hold_up_the_other_jobs_of_its_worker(mandor):
@@ -195,7 +195,7 @@ def test_a_worker_that_breaks_the_protocol_ends_alone(mandor, what):
         assert mandor.wait_state(other, "completed")["result"] == "untouched"
         after = add(mandor, {"result": "alive"})
         assert mandor.wait_state(after, "completed")["result"] == "alive"
-        assert "protocol error" in worker.stderr
+        worker.says("protocol error")
 
 
 def test_half_a_frame_and_the_end_is_a_protocol_error(mandor):
@@ -224,7 +224,7 @@ def test_only_the_jobs_of_the_dead_worker_are_tried_again(mandor):
     mark = mandor.tmp / "starts"
     with mandor.worker():
         pids = wait_ready(mandor, 2)
-        jobs = [add(mandor, {"mark": str(mark), "sleep": 2, "result": i}, attempts=3, backoff=FAST) for i in range(4)]
+        jobs = mandor.add_many([{"pool": "p", "data": {"mark": str(mark), "sleep": 3, "result": i}, "attempts": 3, "backoff": FAST} for i in range(4)])
         wait_for(lambda: mark.exists() and len(mark.read_text().splitlines()) == 4, 20, "all four to run")
         os.kill(pids[0], signal.SIGKILL)
         records = [mandor.wait_state(job, "completed") for job in jobs]
@@ -257,6 +257,7 @@ def test_a_result_just_before_the_exit_is_never_lost_R62(mandor):
     assert len({(r["result"]["pid"], r["result"]["born"]) for r in records}) == len(jobs)  # a worker each
 
 
+@pytest.mark.quiet
 def test_recycling_is_staggered_R63(mandor):
     """Steady load, every worker replaced several times: at no time is less than half of the pool at work.  A worker's last four
     jobs are its successor's time to start, so jobs are as long as starts are slow here."""
@@ -295,7 +296,7 @@ def test_workers_that_die_at_once_are_started_ever_more_slowly_until_it_is_mende
         flag.touch()
         mandor.wait_state(job, "completed", deadline=40)
         assert pool_of(mandor)["state"] == "ready"
-        assert "exit code 3" in worker.stderr
+        worker.says("exit code 3")
 
 
 def test_a_job_that_waits_for_a_failing_pool_can_be_cancelled(mandor):
@@ -333,11 +334,11 @@ def test_a_worker_without_hello_never_gets_a_job(mandor):
 
 
 def test_an_idle_worker_that_answers_no_ping_is_replaced(mandor):
-    configure(mandor, ping_interval="200ms", env={"MUTE": "1"})
+    configure(mandor, ping_interval="1s", env={"MUTE": "1"})
     with mandor.worker() as worker:
         pid = wait_ready(mandor, 1)[0]
         wait_for(lambda: not alive(pid), 20, "the mute worker to be ended")
-        assert "PING" in worker.stderr
+        worker.says("PING")
 
 
 # ---- timeouts, cancel ----
@@ -348,7 +349,7 @@ def test_a_timeout_cancels_and_then_kills(mandor, deaf):
     configure(mandor)
     with mandor.worker():
         pid = wait_ready(mandor, 1)[0]
-        job = add(mandor, {"sleep": 100, "deaf": deaf}, timeout="300ms", kill_after="300ms")
+        job = add(mandor, {"sleep": 100, "deaf": deaf}, timeout="300ms", kill_after="300ms" if deaf else "20s")
         record = mandor.wait_state(job, "failed")
         assert record["cause"] == "timeout" and "timeout of 300ms" in record["error"], record
         assert alive(pid) is not deaf
@@ -358,8 +359,8 @@ def test_a_timeout_cancels_and_then_kills(mandor, deaf):
 def test_other_jobs_of_a_worker_that_is_killed_are_put_back_uncharged(mandor):
     configure(mandor, {"p": {"concurrency": 4}})
     with mandor.worker():
-        deaf = add(mandor, {"sleep": 100, "deaf": True}, timeout="500ms", kill_after="100ms")
-        other = add(mandor, {"sleep": 1.5, "result": "ok"})
+        deaf, other = mandor.add_many([{"pool": "p", "data": {"sleep": 100, "deaf": True}, "timeout": "1s", "kill_after": "100ms"},
+                                       {"pool": "p", "data": {"sleep": 3, "result": "ok"}}])
         assert mandor.wait_state(deaf, "failed")["cause"] == "timeout"
         record = mandor.wait_state(other, "completed")
         assert record["result"] == "ok" and record["attempt"] == 2 and record["attempts_used"] <= 1, record
@@ -395,7 +396,7 @@ def test_max_age_max_memory_and_contamination_replace_a_worker(mandor):
         mandor.wait_state(add(mandor, {"open": 3}, pool="dirty"), "completed")
         for pid in before.values():
             wait_for(lambda: not alive(pid), 30, f"worker {pid} to be replaced")
-        assert "descriptors" in worker.stderr
+        worker.says("descriptors")
 
 
 @pytest.mark.parametrize("data, word", [({"open": 2}, "descriptors"), ({"chdir": "/"}, "directory"), ({"fork": 1}, "processes")])
@@ -410,10 +411,10 @@ def test_what_a_job_leaves_behind_is_reported(mandor, data, word):
 
 
 def test_a_pool_grows_under_load_and_shrinks_when_idle(mandor):
-    configure(mandor, size={"min": 1, "max": 4}, shrink_after="500ms")
+    configure(mandor, size={"min": 1, "max": 4}, shrink_after="1s")
     with mandor.worker():
         assert len(wait_ready(mandor, 1)) == 1
-        jobs = [add(mandor, {"sleep": 1}) for _ in range(4)]
+        jobs = mandor.add_many([{"pool": "p", "data": {"sleep": 3}}] * 4)
         wait_ready(mandor, 4)
         for job in jobs:
             mandor.wait_state(job, "completed")
@@ -459,7 +460,7 @@ def test_stats_shows_pools_where_there_are_some(mandor):
 def test_a_worker_may_ask_for_fewer_jobs_at_once(mandor):
     configure(mandor, {"p": {"concurrency": 8, "env": {"ONLY": "1"}}})
     with mandor.worker():
-        jobs = [add(mandor, {"sleep": 0.3}) for _ in range(3)]
+        jobs = mandor.add_many([{"pool": "p", "data": {"sleep": 1}}] * 3)
         wait_for(lambda: (p := pool_of(mandor)) and p["busy"] == 1 and p["waiting"] == 2, 10, "one held, two waiting")
         for job in jobs:
             mandor.wait_state(job, "completed")
@@ -526,9 +527,8 @@ def test_jobs_survive_workers_that_are_killed_at_random(mandor):
     """8 workers, one of them killed every 50 ms: every job ends completed, with the result of its own input."""
     if not QUICK.exists():
         pytest.skip("built without tests")
-    count = 100_000 if SOAK else 3000
+    count, jobs, killed = 100_000 if SOAK else 3000, 0, 0
     configure(mandor, {"p": {"size": 8, "concurrency": 2, "command": [str(QUICK)]}}, concurrency=16)
-    mandor.add_many([{"pool": "p", "data": {"sleep_ms": 2, "n": i}, "attempts": 1000, "backoff": FAST} for i in range(count)])
     began = asked = time.monotonic()
 
     def over():
@@ -539,17 +539,20 @@ def test_jobs_survive_workers_that_are_killed_at_random(mandor):
         asked = now
         assert now - began < 800, "not all jobs ended in time"
         queue = mandor.stats()["queues"].get("default", {})
-        return queue.get("completed", 0) + queue.get("failed", 0) >= count
+        return queue.get("completed", 0) + queue.get("failed", 0) >= jobs
 
-    with mandor.worker() as worker:
-        killed = kill_one_every(mandor, worker, 0.05, over)
-        pool = pool_of(mandor)
-        assert worker.running()
-    print(f"{count} jobs, {killed} kills, {time.monotonic() - began:.0f} s; {pool}")
+    while killed <= 10:  # once, unless the jobs are much quicker than the killer gets its turns
+        mandor.add_many([{"pool": "p", "data": {"sleep_ms": 2, "n": jobs + i}, "attempts": 1000, "backoff": FAST} for i in range(count)])
+        jobs += count
+        with mandor.worker() as worker:
+            killed += kill_one_every(mandor, worker, 0.05, over)
+            pool = pool_of(mandor)
+            assert worker.running()
+    print(f"{jobs} jobs, {killed} kills, {time.monotonic() - began:.0f} s; {pool}")
     records = mandor.list()
-    assert len(records) == count and killed > 10
+    assert len(records) == jobs
     assert {r["state"] for r in records} == {"completed"}, [r for r in records if r["state"] != "completed"][:3]
-    assert sorted(r["result"]["n"] for r in records) == list(range(count))
+    assert sorted(r["result"]["n"] for r in records) == list(range(jobs))
     assert all(r["result"]["n"] == r["spec"]["data"]["n"] for r in records)
 
 
@@ -557,7 +560,7 @@ def test_jobs_survive_workers_that_are_killed_at_random(mandor):
 
 SHIM = pathlib.Path(BINARY).resolve().parent / "sdk" / "shim" / "mandor-shim"
 PLAIN = """
-import json, sys, time
+import json, os, sys, time
 for line in sys.stdin:
     data = json.loads(line)["data"]
     if data == "die":
@@ -572,9 +575,9 @@ for line in sys.stdin:
         print(json.dumps({"got": data}), flush=True)
         time.sleep(0.1)
         print('{"got": "of nobody"}', flush=True)
+        open("said", "w").close()
     elif data == "mute":
         sys.stdout.close()
-        import os
         os.close(1)
         time.sleep(100)
     else:
@@ -597,12 +600,12 @@ def test_a_plain_program_serves_through_mandor_shim(mandor):
 
 @pytest.mark.skipif(not SHIM.exists(), reason="mandor-shim is not beside the binary")
 def test_what_a_plain_program_says_between_jobs_is_no_answer(mandor):
-    configure(mandor, command=[str(SHIM), "--", PYTHON, "-S", "-c", PLAIN])
+    configure(mandor, cwd=str(mandor.tmp), command=[str(SHIM), "--", PYTHON, "-S", "-c", PLAIN])
     with mandor.worker() as worker:
         assert mandor.wait_state(add(mandor, "mumble"), "completed")["result"] == {"got": "mumble"}
-        time.sleep(0.5)
+        wait_for((mandor.tmp / "said").exists, 10, "what it says afterwards")
         assert mandor.wait_state(add(mandor, 7), "completed")["result"] == {"got": 7}
-        wait_for(lambda: "between two jobs" in worker.stderr, 10, "the complaint")
+        worker.says("between two jobs")
 
 
 @pytest.mark.skipif(not SHIM.exists(), reason="mandor-shim is not beside the binary")

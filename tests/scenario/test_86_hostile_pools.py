@@ -187,7 +187,7 @@ def test_a_pool_that_is_taken_away_still_runs_the_jobs_that_wait_for_it(mandor):
     configure(mandor, {"p": {}, "old": {}})
     with mandor.worker() as worker:
         wait_ready(mandor, 1, "old")
-        jobs = mandor.add_many([{"pool": "old", "data": {"sleep": 0.5, "result": i}} for i in range(4)])
+        jobs = mandor.add_many([{"pool": "old", "data": {"sleep": 1, "result": i}} for i in range(4)])
         wait_for(lambda: pool_of(mandor, "old")["waiting"] >= 2, 10, "two or three to wait")
         configure(mandor, {"p": {}})
         os.kill(worker.pid, signal.SIGHUP)

@@ -1,6 +1,5 @@
 /* The moves of an attempt: every pair of state and event, and that each life ends. */
-#include <check.h>
-
+#include "lib/unit.h"
 #include "worker/attempt.h"
 
 static bool final(enum attempt_state state)
@@ -8,7 +7,7 @@ static bool final(enum attempt_state state)
     return state == ATTEMPT_DONE || state == ATTEMPT_DROPPED;
 }
 
-START_TEST(final_states_have_no_moves)
+TEST(final_states_have_no_moves)
 {
     for (int state = 0; state < ATTEMPT_STATES; state++)
         for (int event = 0; event < ATTEMPT_EVENTS; event++)
@@ -16,7 +15,6 @@ START_TEST(final_states_have_no_moves)
                 ck_assert_int_eq(attempt_next((enum attempt_state)state, (enum attempt_event)event),
                                  -1);
 }
-END_TEST
 
 static bool reaches_end(enum attempt_state state, int depth)
 {
@@ -30,15 +28,14 @@ static bool reaches_end(enum attempt_state state, int depth)
     return false;
 }
 
-START_TEST(every_state_can_end)
+TEST(every_state_can_end)
 {
     for (int state = 0; state < ATTEMPT_STATES; state++)
         ck_assert_msg(reaches_end((enum attempt_state)state, ATTEMPT_STATES), "%s never ends",
                       attempt_state_name((enum attempt_state)state));
 }
-END_TEST
 
-START_TEST(nothing_settles_before_its_outputs_have_ended)
+TEST(nothing_settles_before_its_outputs_have_ended)
 {
     for (int state = 0; state < ATTEMPT_STATES; state++) {
         int next = attempt_next((enum attempt_state)state, ATTEMPT_SETTLED);
@@ -47,29 +44,12 @@ START_TEST(nothing_settles_before_its_outputs_have_ended)
         ck_assert_int_eq(next, state == ATTEMPT_COMMITTING ? ATTEMPT_SETTLING : -1);
     }
 }
-END_TEST
 
-START_TEST(a_running_attempt_only_leaves_by_ending)
+TEST(a_running_attempt_only_leaves_by_ending)
 {
     for (int event = 0; event < ATTEMPT_EVENTS; event++)
         ck_assert_int_eq(attempt_next(ATTEMPT_RUNNING, (enum attempt_event)event),
                          event == ATTEMPT_ENDED ? ATTEMPT_COMMITTING : -1);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("attempt");
-    TCase *tcase = tcase_create("moves");
-
-    tcase_add_test(tcase, final_states_have_no_moves);
-    tcase_add_test(tcase, every_state_can_end);
-    tcase_add_test(tcase, nothing_settles_before_its_outputs_have_ended);
-    tcase_add_test(tcase, a_running_attempt_only_leaves_by_ending);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
-}
+UNIT_MAIN("attempt")

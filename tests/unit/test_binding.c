@@ -70,6 +70,20 @@ TEST(placeholders_fill_a_place_in_one_argument)
 }
 END_TEST
 
+TEST(all_of_the_data_come_as_they_were_written)
+{
+    static const char text[] = "{\"n\": [1E3, 100000000000000000000],  \"u\": \"\\u00fc\\/\"}";
+    const struct binding_place written = { .id = "7", .queue = "q", .data_text = text };
+    json_error_t why;
+    SCOPED_JSON *data = json_load_foreign(text, strlen(text), &why), *argv = NULL;
+    ck_assert_msg(data != NULL, "%s", why.text);
+    ck_assert_int_eq(binding_fill(words("p", "{data}", "{data.u}"), data, &written, &argv, NULL),
+                     0);
+    ck_assert_str_eq(json_string_value(json_array_get(argv, 1)), text);
+    ck_assert_str_eq(json_string_value(json_array_get(argv, 2)), "\u00fc/");
+}
+END_TEST
+
 TEST(bytes_that_are_no_text_come_through)
 {
     SCOPED_JSON *data = parse("{\"b\": {\"b64\": \"/w==\"}}"), *argv = NULL;
@@ -225,15 +239,15 @@ TEST(data_of_another_system_may_hold_more_than_a_job)
     const struct binding bound = { .command = command }, open = { .allow_exec = true },
                          none = { 0 };
     SCOPED_JSON *data = parse("{\"f\": \"x\", \"exec\": [\"sh\"], \"timeout\": \"1s\", "
-                              "\"backoff\": {\"delay\": 1}, \"theirs\": 1}");
+                              "\"backoff\": {\"delay\": 1}, \"id\": 7, \"queue\": {}, "
+                              "\"limits\": {\"pids\": 9}, \"theirs\": 1}");
     SCOPED_JSON *made = NULL, *run = NULL, *refused = NULL;
     struct mandor_err err = { 0 };
     ck_assert_int_eq(binding_data(&bound, data, &place, &made, NULL), 0);
     ck_assert_str_eq(text_of(made), "{\"exec\":[\"convert\",\"x\"]}");
     ck_assert_int_eq(binding_data(&open, data, &place, &run, &err), 0);
-    ck_assert_ptr_null(json_object_get(run, "theirs"));
-    ck_assert_str_eq(json_string_value(json_object_get(run, "timeout")), "1s");
-    ck_assert_ptr_nonnull(json_object_get(run, "backoff"));
+    ck_assert_str_eq(text_of(run),
+                     "{\"exec\":[\"sh\"],\"timeout\":\"1s\",\"limits\":{\"pids\":9}}");
     ck_assert_int_eq(binding_data(&none, data, &place, &refused, &err), -EACCES);
 }
 END_TEST
@@ -254,6 +268,7 @@ int main(void)
     Suite *suite = suite_create("binding");
     TCase *all = tcase_create("all");
     tcase_add_test(all, placeholders_fill_a_place_in_one_argument);
+    tcase_add_test(all, all_of_the_data_come_as_they_were_written);
     tcase_add_test(all, bytes_that_are_no_text_come_through);
     tcase_add_test(all, a_value_that_is_missing_or_would_be_an_option_is_refused);
     tcase_add_test(all, templates_and_keys_that_contradict_each_other_are_refused);

@@ -1,9 +1,8 @@
 /* The captured tail against the end of a plain array. */
-#include <check.h>
-
+#include "lib/unit.h"
 #include "stream/capture.h"
 
-START_TEST(capture_keeps_exactly_the_last_bytes_however_they_came)
+TEST_EACH(capture_keeps_exactly_the_last_bytes_however_they_came, 10)
 {
     static unsigned char all[400000];
     uint32_t state = (uint32_t)_i * 7919 + 1;
@@ -27,9 +26,8 @@ START_TEST(capture_keeps_exactly_the_last_bytes_however_they_came)
     }
     capture_done(&capture);
 }
-END_TEST
 
-START_TEST(capture_of_little_takes_little_memory)
+TEST(capture_of_little_takes_little_memory)
 {
     struct capture capture;
 
@@ -39,19 +37,5 @@ START_TEST(capture_of_little_takes_little_memory)
     ck_assert_uint_le(capture.cap, 4096);
     capture_done(&capture);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("capture");
-    TCase *tcase = tcase_create("capture");
-
-    tcase_add_loop_test(tcase, capture_keeps_exactly_the_last_bytes_however_they_came, 0, 10);
-    tcase_add_test(tcase, capture_of_little_takes_little_memory);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
-}
+UNIT_MAIN("capture")

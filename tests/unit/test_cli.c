@@ -1,19 +1,25 @@
 /* test_cli.c - the command line's parser, tables and text. */
-#include <check.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 
 #include "base/json.h"
+#include "base/words.h"
 #include "cli/cli.h"
 #include "cli/client.h"
 #include "cli/job.h"
 #include "cli/lines.h"
 #include "cli/live.h"
 #include "cli/out.h"
+#include "cli/run_left.h"
 #include "job/spec.h"
+#include "lib/unit.h"
+#include "os/tree.h"
 
 static struct cli cli;
 static struct mandor_err err;
@@ -43,7 +49,7 @@ static void teardown(void)
     cli_done(&cli);
 }
 
-START_TEST(options_are_taken_glued_apart_and_in_clusters)
+TEST(options_are_taken_glued_apart_and_in_clusters)
 {
     ck_assert_int_eq(PARSE("ls", "--queue=a b", "--state", "failed", "-n7", "--json"), 0);
     ck_assert_str_eq(cli.command->name, "ls");
@@ -58,9 +64,8 @@ START_TEST(options_are_taken_glued_apart_and_in_clusters)
     ck_assert_str_eq(cli.args[0], "17");
     ck_assert_ptr_null(cli.args[1]);
 }
-END_TEST
 
-START_TEST(common_options_may_stand_before_the_command)
+TEST(common_options_may_stand_before_the_command)
 {
     ck_assert_int_eq(PARSE("--broker", "sqlite:/x", "--json", "ls"), 0);
     ck_assert_str_eq(cli.broker, "sqlite:/x");
@@ -68,9 +73,8 @@ START_TEST(common_options_may_stand_before_the_command)
     ck_assert_int_eq(PARSE("--json", "run", "--", "true"), -EINVAL);
     ck_assert_ptr_nonnull(strstr(err.msg, "--json"));
 }
-END_TEST
 
-START_TEST(the_last_of_a_repeated_option_wins_and_lists_keep_all)
+TEST(the_last_of_a_repeated_option_wins_and_lists_keep_all)
 {
     ck_assert_int_eq(PARSE("ls", "--queue", "a", "--queue", "b"), 0);
     ck_assert_str_eq(cli_text(&cli, "queue"), "b");
@@ -79,9 +83,8 @@ START_TEST(the_last_of_a_repeated_option_wins_and_lists_keep_all)
     ck_assert_str_eq(cli_text_nth(&cli, "queue", 1), "b");
     ck_assert_ptr_null(cli_text_nth(&cli, "queue", 2));
 }
-END_TEST
 
-START_TEST(two_dashes_end_the_options)
+TEST(two_dashes_end_the_options)
 {
     ck_assert_int_eq(PARSE("add", "--timeout", "5s", "--", "ls", "--json", "--", "-x"), 0);
     ck_assert(!cli.json);
@@ -91,17 +94,15 @@ START_TEST(two_dashes_end_the_options)
     ck_assert_int_eq(PARSE("show", "--", "--json"), 0);
     ck_assert_str_eq(cli.args[0], "--json");
 }
-END_TEST
 
-START_TEST(a_command_ends_the_options_by_itself)
+TEST(a_command_ends_the_options_by_itself)
 {
     ck_assert_int_eq(PARSE("run", "echo", "--help", "-n"), 0);
     ck_assert(!cli.help);
     ck_assert_uint_eq(cli.arg_count, 3);
 }
-END_TEST
 
-START_TEST(job_options_become_the_job_object)
+TEST(job_options_become_the_job_object)
 {
     ck_assert_int_eq(PARSE("add", "--timeout", "10m", "--memory=512M", "--env", "A=1", "--env",
                            "B=2=3", "-q", "media", "--", "x"),
@@ -117,16 +118,14 @@ START_TEST(job_options_become_the_job_object)
     ck_assert_int_eq(spec->limits.memory_bytes, 512 << 20);
     ck_assert_uint_eq(spec->env_count, 2);
 }
-END_TEST
 
-START_TEST(run_takes_no_options_of_a_queue)
+TEST(run_takes_no_options_of_a_queue)
 {
     ck_assert_int_eq(PARSE("run", "--timeout", "1s", "--", "true"), 0);
     ck_assert_int_eq(PARSE("run", "--attempts", "3", "--", "true"), -EINVAL);
     ck_assert_int_eq(PARSE("run", "--queue", "q", "--", "true"), -EINVAL);
     ck_assert_int_eq(PARSE("run", "--backoff-delay", "1s", "--", "true"), -EINVAL);
 }
-END_TEST
 
 static const struct {
     const char *const words[6];
@@ -150,7 +149,7 @@ static const struct {
     { { "show", "1", "--drain" }, "--drain" },
 };
 
-START_TEST(a_wrong_word_is_named_with_what_was_expected)
+TEST_EACH(a_wrong_word_is_named_with_what_was_expected, ARRAY_LEN(wrong))
 {
     ck_assert_int_lt(parse(wrong[_i].words), 0);
     ck_assert_int_eq(err.fault, FAULT_CALLER);
@@ -158,9 +157,8 @@ START_TEST(a_wrong_word_is_named_with_what_was_expected)
     ck_assert_msg(strstr(err.msg, wrong[_i].said) != NULL, "'%s' is not in: %s", wrong[_i].said,
                   err.msg);
 }
-END_TEST
 
-START_TEST(help_is_given_where_operands_are_missing)
+TEST(help_is_given_where_operands_are_missing)
 {
     ck_assert_int_eq(PARSE("show", "--help"), 0);
     ck_assert(cli.help);
@@ -169,7 +167,6 @@ START_TEST(help_is_given_where_operands_are_missing)
     ck_assert_int_eq(PARSE("--version"), 0);
     ck_assert(cli.version);
 }
-END_TEST
 
 /* ---- the tables hold together ---- */
 
@@ -204,7 +201,7 @@ static void see_job_option(const struct spec_option *option, void *arg)
     see(arg, option->flag, cli_job_letter(option->flag));
 }
 
-START_TEST(no_command_has_two_options_of_one_name_or_letter)
+TEST(no_command_has_two_options_of_one_name_or_letter)
 {
     size_t count;
     const struct cli_command *all = cli_commands(&count);
@@ -217,7 +214,6 @@ START_TEST(no_command_has_two_options_of_one_name_or_letter)
         ck_assert_int_ne(all[i].summary[strlen(all[i].summary) - 1], '.');
     }
 }
-END_TEST
 
 static void flag_is_taken(const struct spec_option *option, void *arg)
 {
@@ -229,15 +225,14 @@ static void flag_is_taken(const struct spec_option *option, void *arg)
         ck_assert_msg(strstr(err.msg, "unknown option") == NULL, "%s: %s", word, err.msg);
 }
 
-START_TEST(every_job_option_with_a_flag_is_known_to_add)
+TEST(every_job_option_with_a_flag_is_known_to_add)
 {
     cli_each_job_option(cli_find_command("add"), flag_is_taken, NULL);
 }
-END_TEST
 
 /* ---- jobs ---- */
 
-START_TEST(bytes_that_are_not_utf8_travel_as_base64)
+TEST(bytes_that_are_not_utf8_travel_as_base64)
 {
     char *argv[] = { (char *)(uintptr_t) "x", (char *)(uintptr_t) "a\xff" };
     SCOPED_JSON *job = json_object();
@@ -246,9 +241,8 @@ START_TEST(bytes_that_are_not_utf8_travel_as_base64)
     const json_t *exec = json_object_get(job, "exec");
     ck_assert_str_eq(json_string_value(json_object_get(json_array_get(exec, 1), "b64")), "Yf8=");
 }
-END_TEST
 
-START_TEST(relative_paths_become_absolute_and_braces_of_the_directory_stay)
+TEST(relative_paths_become_absolute_and_braces_of_the_directory_stay)
 {
     char dir[] = "/tmp/mandor-{x}-XXXXXX", want[256];
 
@@ -268,7 +262,6 @@ START_TEST(relative_paths_become_absolute_and_braces_of_the_directory_stay)
     ck_assert_str_eq(json_string_value(json_object_get(cli.job, "stdout")), want);
     ck_assert_str_eq(json_string_value(json_object_get(cli.job, "stderr")), "file:/abs");
 }
-END_TEST
 
 /* ---- lines ---- */
 
@@ -306,7 +299,7 @@ static void read_lines(const char *text, size_t len, size_t step, size_t max, ch
     (void)close(ends[0]);
 }
 
-START_TEST(lines_are_the_same_however_they_arrive)
+TEST(lines_are_the_same_however_they_arrive)
 {
     static const char text[] = "one\n\n  two \r\ntoolonger\nend\xff";
 
@@ -316,17 +309,15 @@ START_TEST(lines_are_the_same_however_they_arrive)
         ck_assert_str_eq(out.data, "one||  two \r|!|end\xff|");
     }
 }
-END_TEST
 
-START_TEST(lines_may_end_in_nul)
+TEST(lines_may_end_in_nul)
 {
     SCOPED_BUF out = { .data = NULL };
     read_lines("a\nb\0\0c", 6, 2, 100, '\0', &out);
     ck_assert_str_eq(out.data, "a\nb||c|");
 }
-END_TEST
 
-START_TEST(a_line_without_end_takes_no_more_memory_than_its_bound)
+TEST(a_line_without_end_takes_no_more_memory_than_its_bound)
 {
     struct lines lines;
     const char *line;
@@ -343,7 +334,6 @@ START_TEST(a_line_without_end_takes_no_more_memory_than_its_bound)
     lines_done(&lines);
     (void)close(fd);
 }
-END_TEST
 
 /* ---- text ---- */
 
@@ -363,15 +353,14 @@ static const struct {
     { "cut \xe2\x80", "cut \\xe2\\x80" },
 };
 
-START_TEST(control_characters_never_reach_a_terminal)
+TEST_EACH(control_characters_never_reach_a_terminal, ARRAY_LEN(escapes))
 {
     SCOPED_BUF safe = { .data = NULL };
     ck_assert_int_eq(text_escape(&safe, escapes[_i].bytes, strlen(escapes[_i].bytes)), 0);
     ck_assert_str_eq(safe.data, escapes[_i].want);
 }
-END_TEST
 
-START_TEST(a_command_is_shown_as_it_would_be_typed)
+TEST(a_command_is_shown_as_it_would_be_typed)
 {
     SCOPED_BUF text = { .data = NULL };
     SCOPED_JSON *spec = json_pack("{s:[s, s, s, s]}", "exec", "sh", "-c", "it's; x", "");
@@ -379,9 +368,8 @@ START_TEST(a_command_is_shown_as_it_would_be_typed)
     ck_assert_int_eq(text_command(&text, spec), 0);
     ck_assert_str_eq(text.data, "sh -c 'it'\\''s; x' ''");
 }
-END_TEST
 
-START_TEST(ages_take_their_largest_unit)
+TEST(ages_take_their_largest_unit)
 {
     char buf[32];
     ck_assert_str_eq(text_age(1000, 500, buf), "0s");
@@ -389,7 +377,6 @@ START_TEST(ages_take_their_largest_unit)
     ck_assert_str_eq(text_age(0, 3599999, buf), "59m");
     ck_assert_str_eq(text_age(0, INT64_C(3) * 86400000, buf), "3d");
 }
-END_TEST
 
 /* ---- live sockets ---- */
 
@@ -404,7 +391,7 @@ static int listen_at(const char *path)
     return fd;
 }
 
-START_TEST(frames_are_whole_however_they_arrive)
+TEST(frames_are_whole_however_they_arrive)
 {
     static const char stream[] = "\x01\x03\0\0\0abc"
                                  "\x02\0\0\0\0"
@@ -422,7 +409,7 @@ START_TEST(frames_are_whole_however_they_arrive)
     char **names = live_workers(dir);
     ck_assert_str_eq(names[0], "w");
     ck_assert_ptr_null(names[1]);
-    live_workers_free(names);
+    words_free(names);
 
     ck_assert_int_eq(live_open(dir, "w", "hello\n", &live, &err), 0);
     int peer = accept(server, NULL, NULL);
@@ -450,9 +437,8 @@ START_TEST(frames_are_whole_however_they_arrive)
     (void)rmdir(path);
     (void)rmdir(dir);
 }
-END_TEST
 
-START_TEST(what_speaks_another_protocol_is_refused)
+TEST(what_speaks_another_protocol_is_refused)
 {
     char dir[] = "/tmp/mandor-live-XXXXXX", path[128];
     SCOPED(live_close) struct live *live = NULL;
@@ -476,11 +462,10 @@ START_TEST(what_speaks_another_protocol_is_refused)
     (void)rmdir(path);
     (void)rmdir(dir);
 }
-END_TEST
 
 /* ---- brokers ---- */
 
-START_TEST(the_default_database_is_below_the_state_directory)
+TEST(the_default_database_is_below_the_state_directory)
 {
     char *path;
 
@@ -493,41 +478,36 @@ START_TEST(the_default_database_is_below_the_state_directory)
     free(path);
     ck_assert_ptr_null(client_sqlite_path("bullmq://h"));
 }
-END_TEST
 
-int main(void)
+/* ---- what a run notes of its uploads ---- */
+
+static void *let_go(void *fd)
 {
-    Suite *suite = suite_create("cli");
-    TCase *tcase = tcase_create("cli");
-    SRunner *runner = srunner_create(suite);
-
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_set_timeout(tcase, 30);
-    tcase_add_test(tcase, options_are_taken_glued_apart_and_in_clusters);
-    tcase_add_test(tcase, common_options_may_stand_before_the_command);
-    tcase_add_test(tcase, the_last_of_a_repeated_option_wins_and_lists_keep_all);
-    tcase_add_test(tcase, two_dashes_end_the_options);
-    tcase_add_test(tcase, a_command_ends_the_options_by_itself);
-    tcase_add_test(tcase, job_options_become_the_job_object);
-    tcase_add_test(tcase, run_takes_no_options_of_a_queue);
-    tcase_add_loop_test(tcase, a_wrong_word_is_named_with_what_was_expected, 0, ARRAY_LEN(wrong));
-    tcase_add_test(tcase, help_is_given_where_operands_are_missing);
-    tcase_add_test(tcase, no_command_has_two_options_of_one_name_or_letter);
-    tcase_add_test(tcase, every_job_option_with_a_flag_is_known_to_add);
-    tcase_add_test(tcase, bytes_that_are_not_utf8_travel_as_base64);
-    tcase_add_test(tcase, relative_paths_become_absolute_and_braces_of_the_directory_stay);
-    tcase_add_test(tcase, lines_are_the_same_however_they_arrive);
-    tcase_add_test(tcase, lines_may_end_in_nul);
-    tcase_add_test(tcase, a_line_without_end_takes_no_more_memory_than_its_bound);
-    tcase_add_loop_test(tcase, control_characters_never_reach_a_terminal, 0, ARRAY_LEN(escapes));
-    tcase_add_test(tcase, a_command_is_shown_as_it_would_be_typed);
-    tcase_add_test(tcase, ages_take_their_largest_unit);
-    tcase_add_test(tcase, frames_are_whole_however_they_arrive);
-    tcase_add_test(tcase, what_speaks_another_protocol_is_refused);
-    tcase_add_test(tcase, the_default_database_is_below_the_state_directory);
-    suite_add_tcase(suite, tcase);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    (void)poll(NULL, 0, 50);
+    (void)close(*(int *)fd);
+    return NULL;
 }
+
+TEST(a_run_waits_for_another_that_sweeps_its_journal)
+{
+    char state[] = "/tmp/test_cli.XXXXXX";
+    SCOPED_FREE char *path = NULL;
+    struct run_left left;
+    pthread_t thread;
+
+    ck_assert_ptr_nonnull(mkdtemp(state));
+    (void)setenv("XDG_STATE_HOME", state, 1);
+    ck_assert_int_eq(run_left_open(&left, "one", &err), 0);
+    ck_assert_int_gt(asprintf(&path, "%s", left.journal), 0);
+    run_left_close(&left);
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    ck_assert_int_eq(flock(fd, LOCK_EX), 0);
+    ck_assert_int_eq(pthread_create(&thread, NULL, let_go, &fd), 0);
+    ck_assert_int_eq(run_left_open(&left, "one", &err), 0);
+    (void)pthread_join(thread, NULL);
+    run_left_close(&left);
+    (void)tree_remove(state);
+}
+
+UNIT_MAIN("cli", .set_up = setup, .tear_down = teardown)

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "base/json.h"
+#include "config/param.h"
 #include "lib/unit.h"
 
 static struct mandor_err err;
@@ -287,8 +288,8 @@ TEST(variables_come_from_the_environment)
     ck_assert_int_eq(setenv("MANDOR_TEST_EMPTY", "", 1), 0);
     struct config *config = parse("broker: a${MANDOR_TEST_HOST}b${MANDOR_TEST_EMPTY}$${X}$c$\n");
 
-    ck_assert_str_eq(config->broker,
-                     "adb: {evil: [b${X}$c$"); /* a value is text: it cannot become YAML */
+    /* A value is text: it cannot become YAML. */
+    ck_assert_str_eq(config->broker, "adb: {evil: [b${X}$c$");
     config_free(config);
 }
 
@@ -343,8 +344,8 @@ TEST(a_secret_is_read_from_its_file_beside_the_configuration)
     config_free(config);
     ck_assert_int_eq(mkfifo(path_of("fifo"), 0600), 0);
     write_file("c.yaml", "broker: {file: fifo}\n");
-    ck_assert_int_eq(config_load(path_of("c.yaml"), &config, &err),
-                     -EINVAL); /* and does not hang */
+    /* And does not hang. */
+    ck_assert_int_eq(config_load(path_of("c.yaml"), &config, &err), -EINVAL);
     ck_assert_ptr_nonnull(strstr(err.msg, "is no regular file"));
     remove_dir();
 }
@@ -369,8 +370,8 @@ TEST(the_file_is_looked_for_in_its_places)
     ck_assert_int_eq(config->concurrency, 8);
     config_free(config);
 
-    ck_assert_int_eq(setenv("MANDOR_CONFIG", "/nonexistent.yaml", 1),
-                     0); /* named, so it must be there */
+    /* Named, so it must be there. */
+    ck_assert_int_eq(setenv("MANDOR_CONFIG", "/nonexistent.yaml", 1), 0);
     ck_assert_int_eq(config_load(NULL, &config, &err), -EINVAL);
     ck_assert_str_eq(err.msg, "configuration '/nonexistent.yaml': No such file or directory");
     ck_assert_int_eq(config_load(dir, &config, &err), -EINVAL);
@@ -390,11 +391,11 @@ TEST(a_file_that_is_no_configuration_is_not_swallowed)
 TEST(the_table_of_keys_is_printable)
 {
     size_t count;
-    const struct config_param *params = config_params(&count);
+    const struct param *params = param_rows(&count);
 
     ck_assert_uint_ge(count, 13);
     for (size_t i = 0; i < count; i++)
-        ck_assert(params[i].key[0] != '\0' && params[i].type[0] != '\0' &&
+        ck_assert(params[i].path[0] != '\0' && param_type_name(&params[i])[0] != '\0' &&
                   params[i].help[0] != '\0');
 }
 

@@ -1,11 +1,11 @@
 /* The feeder: stdin arrives whole, and never more than a chunk of it is in memory. */
-#include <check.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "lib/unit.h"
 #include "stream/feeder.h"
 #include "stream_rig.h"
 
@@ -83,7 +83,7 @@ static uint64_t read_all(int fd, int64_t *ret_len)
 
 static const int64_t sizes[] = { 0, 1, 65535, 65536, 65537, 10 << 20 };
 
-START_TEST(a_file_arrives_whole)
+TEST_EACH(a_file_arrives_whole, ARRAY_LEN(sizes))
 {
     char url[100];
     int64_t len;
@@ -96,9 +96,8 @@ START_TEST(a_file_arrives_whole)
     ck_assert_int_eq(over_result, 0);
     feeder_close(feeder);
 }
-END_TEST
 
-START_TEST(inline_text_arrives_as_it_is)
+TEST(inline_text_arrives_as_it_is)
 {
     char text[32] = "";
 
@@ -111,9 +110,8 @@ START_TEST(inline_text_arrives_as_it_is)
     (void)close(fd);
     feeder_close(feeder);
 }
-END_TEST
 
-START_TEST(r114_a_job_that_does_not_read_stops_the_reading_of_the_source)
+TEST(r114_a_job_that_does_not_read_stops_the_reading_of_the_source)
 {
     char url[100];
     int64_t len;
@@ -130,9 +128,8 @@ START_TEST(r114_a_job_that_does_not_read_stops_the_reading_of_the_source)
     rig_until(&rig, &over);
     feeder_close(feeder);
 }
-END_TEST
 
-START_TEST(a_job_that_closes_its_stdin_is_no_error)
+TEST(a_job_that_closes_its_stdin_is_no_error)
 {
     char url[100], byte;
 
@@ -145,9 +142,8 @@ START_TEST(a_job_that_closes_its_stdin_is_no_error)
     ck_assert_int_eq(over_result, 0);
     feeder_close(feeder);
 }
-END_TEST
 
-START_TEST(a_source_that_cannot_be_read_is_an_error_that_names_it)
+TEST_EACH(a_source_that_cannot_be_read_is_an_error_that_names_it, 3)
 {
     static const struct {
         const char *name;
@@ -167,9 +163,8 @@ START_TEST(a_source_that_cannot_be_read_is_an_error_that_names_it)
     (void)close(fd);
     feeder_close(feeder);
 }
-END_TEST
 
-START_TEST(a_feeder_can_be_closed_at_any_time)
+TEST_EACH(a_feeder_can_be_closed_at_any_time, 6)
 {
     char url[100];
 
@@ -182,9 +177,8 @@ START_TEST(a_feeder_can_be_closed_at_any_time)
     ck_assert(!over);
     (void)close(fd);
 }
-END_TEST
 
-START_TEST(an_unknown_source_is_refused_and_its_pipe_closed)
+TEST(an_unknown_source_is_refused_and_its_pipe_closed)
 {
     int fds[2];
     char byte;
@@ -200,9 +194,8 @@ START_TEST(an_unknown_source_is_refused_and_its_pipe_closed)
     ck_assert_int_eq(feeder_check_url("file:/a", &err), 0);
     ck_assert_int_eq(feeder_check_url("inline:", &err), 0);
 }
-END_TEST
 
-START_TEST(r42_a_payload_goes_through_cat_both_ways)
+TEST(r42_a_payload_goes_through_cat_both_ways)
 {
     const int64_t len = 64 << 20;
     char url[100];
@@ -231,27 +224,5 @@ START_TEST(r42_a_payload_goes_through_cat_both_ways)
     feeder_close(feeder);
     rig_settle(&rig, true);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("feeder");
-    TCase *tcase = tcase_create("feeder");
-
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, a_file_arrives_whole, 0, (int)ARRAY_LEN(sizes));
-    tcase_add_test(tcase, inline_text_arrives_as_it_is);
-    tcase_add_test(tcase, r114_a_job_that_does_not_read_stops_the_reading_of_the_source);
-    tcase_add_test(tcase, a_job_that_closes_its_stdin_is_no_error);
-    tcase_add_loop_test(tcase, a_source_that_cannot_be_read_is_an_error_that_names_it, 0, 3);
-    tcase_add_loop_test(tcase, a_feeder_can_be_closed_at_any_time, 0, 6);
-    tcase_add_test(tcase, an_unknown_source_is_refused_and_its_pipe_closed);
-    tcase_add_test(tcase, r42_a_payload_goes_through_cat_both_ways);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
-}
+UNIT_MAIN("feeder", .set_up = setup, .tear_down = teardown, .timeout_s = 60)

@@ -1,8 +1,8 @@
 /* Framers: the same frames in every chunking, and those of a naive reader. */
-#include <check.h>
 #include <stdio.h>
 
 #include "frame_model.h"
+#include "lib/unit.h"
 
 static const enum spec_frame kinds[] = { FRAME_RAW,   FRAME_LINES,  FRAME_U32BE,
                                          FRAME_U32LE, FRAME_VARINT, FRAME_NETSTRING };
@@ -72,7 +72,7 @@ static void make_stream(struct buf *buf, enum spec_frame frame)
     }
 }
 
-START_TEST(whole_frames_are_found_in_every_chunking)
+TEST_EACH(whole_frames_are_found_in_every_chunking, ARRAY_LEN(kinds))
 {
     SCOPED_BUF buf = { 0 };
 
@@ -80,9 +80,8 @@ START_TEST(whole_frames_are_found_in_every_chunking)
     for (size_t chunk = 1; chunk <= buf.len; chunk++)
         check_chunking(kinds[_i], 1000, (unsigned char *)buf.data, buf.len, chunk, 0);
 }
-END_TEST
 
-START_TEST(a_stream_cut_anywhere_is_torn_or_partial_as_a_naive_reader_sees_it)
+TEST_EACH(a_stream_cut_anywhere_is_torn_or_partial_as_a_naive_reader_sees_it, ARRAY_LEN(kinds))
 {
     SCOPED_BUF buf = { 0 };
 
@@ -90,9 +89,8 @@ START_TEST(a_stream_cut_anywhere_is_torn_or_partial_as_a_naive_reader_sees_it)
     for (size_t len = 0; len <= buf.len; len++)
         check_chunking(kinds[_i], 1000, (unsigned char *)buf.data, len, 0, (uint32_t)len);
 }
-END_TEST
 
-START_TEST(frames_over_the_maximum_are_split_or_refused)
+TEST_EACH(frames_over_the_maximum_are_split_or_refused, ARRAY_LEN(kinds))
 {
     SCOPED_BUF buf = { 0 };
 
@@ -101,9 +99,8 @@ START_TEST(frames_over_the_maximum_are_split_or_refused)
         for (uint32_t seed = 0; seed < 20; seed++)
             check_chunking(kinds[_i], max, (unsigned char *)buf.data, buf.len, 0, seed);
 }
-END_TEST
 
-START_TEST(noise_is_read_as_a_naive_reader_does)
+TEST_EACH(noise_is_read_as_a_naive_reader_does, ARRAY_LEN(kinds))
 {
     static const char alphabet[] = "\n\n\r:,0123456789\0\0\0\1\2\x80\xff"
                                    "a";
@@ -120,7 +117,6 @@ START_TEST(noise_is_read_as_a_naive_reader_does)
         state++;
     }
 }
-END_TEST
 
 static void push(struct framer *framer, const char *text)
 {
@@ -137,7 +133,7 @@ static void check_progress(struct framer *framer, const char *expected)
     framer->progress_new = false;
 }
 
-START_TEST(a_carriage_return_is_progress_and_no_frame)
+TEST(a_carriage_return_is_progress_and_no_frame)
 {
     struct framer framer;
 
@@ -159,9 +155,8 @@ START_TEST(a_carriage_return_is_progress_and_no_frame)
     push(&framer, "next\r\nbar 1\rbar 2\rlast\r\n");
     check_progress(&framer, "bar 2");
 }
-END_TEST
 
-START_TEST(progress_text_is_cut_and_memory_stays_flat)
+TEST(progress_text_is_cut_and_memory_stays_flat)
 {
     struct framer framer;
     static char text[5000];
@@ -174,9 +169,8 @@ START_TEST(progress_text_is_cut_and_memory_stays_flat)
     ck_assert(framer.progress_new);
     ck_assert_uint_eq(framer.progress_len, FRAMER_PROGRESS_MAX);
 }
-END_TEST
 
-START_TEST(an_error_names_frame_and_byte)
+TEST(an_error_names_frame_and_byte)
 {
     struct framer framer;
     struct mandor_err err;
@@ -191,27 +185,5 @@ START_TEST(an_error_names_frame_and_byte)
     (void)framer_error(&framer, &err);
     ck_assert_msg(strstr(err.msg, "frame_max") != NULL, "%s", err.msg);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("framer");
-    TCase *tcase = tcase_create("framer");
-    const int n = (int)ARRAY_LEN(kinds);
-
-    tcase_set_timeout(tcase, 120);
-    tcase_add_loop_test(tcase, whole_frames_are_found_in_every_chunking, 0, n);
-    tcase_add_loop_test(tcase, a_stream_cut_anywhere_is_torn_or_partial_as_a_naive_reader_sees_it,
-                        0, n);
-    tcase_add_loop_test(tcase, frames_over_the_maximum_are_split_or_refused, 0, n);
-    tcase_add_loop_test(tcase, noise_is_read_as_a_naive_reader_does, 0, n);
-    tcase_add_test(tcase, a_carriage_return_is_progress_and_no_frame);
-    tcase_add_test(tcase, progress_text_is_cut_and_memory_stays_flat);
-    tcase_add_test(tcase, an_error_names_frame_and_byte);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
-}
+UNIT_MAIN("framer", .timeout_s = 120)

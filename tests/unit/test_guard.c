@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "child/guard.h"
+#include "lib/unit.h"
 #include "os/tree.h"
 
 static const enum spec_containment rungs[] = { CONTAIN_CGROUP, CONTAIN_PIDNS, CONTAIN_GROUP,
@@ -176,7 +177,7 @@ static bool can(enum spec_containment rung)
     return ok;
 }
 
-START_TEST(a_killed_worker_leaves_nothing_for_longer_than_a_second)
+TEST_EACH(a_killed_worker_leaves_nothing_for_longer_than_a_second, RUNGS)
 {
     if (!can(rungs[_i]))
         return;
@@ -192,9 +193,8 @@ START_TEST(a_killed_worker_leaves_nothing_for_longer_than_a_second)
         ck_assert(cgroup_is_gone(&rig));
     }
 }
-END_TEST
 
-START_TEST(a_killed_guard_takes_worker_and_jobs_with_it)
+TEST_EACH(a_killed_guard_takes_worker_and_jobs_with_it, RUNGS)
 {
     if (!can(rungs[_i]))
         return;
@@ -208,13 +208,12 @@ START_TEST(a_killed_guard_takes_worker_and_jobs_with_it)
     ck_assert_int_ge(gone_after(&rig), 0);
     (void)poll(NULL, 0, 100); /* a start that was under way would show itself now */
     ck_assert_int_eq(marked_alive(rig.mark), 0);
-    ck_assert_int_eq(nursery_empty_dead(rig.hello.base, NULL),
-                     0); /* empty directories are the next start's */
+    /* Empty directories are the next start's. */
+    ck_assert_int_eq(nursery_empty_dead(rig.hello.base, NULL), 0);
     ck_assert(cgroup_is_gone(&rig));
 }
-END_TEST
 
-START_TEST(a_successor_empties_what_both_left)
+TEST_EACH(a_successor_empties_what_both_left, RUNGS)
 {
     if (!can(rungs[_i]))
         return;
@@ -233,9 +232,8 @@ START_TEST(a_successor_empties_what_both_left)
     ck_assert_int_eq(nursery_empty_dead(rig.hello.base, &err), 0); /* idempotent */
     ck_assert_int_eq(wait_code(rig.guard, 1000), -SIGKILL);
 }
-END_TEST
 
-START_TEST(the_liveness_lock_is_free_only_when_all_is_empty)
+TEST(the_liveness_lock_is_free_only_when_all_is_empty)
 {
     struct rig rig;
     rig_start(&rig, CONTAIN_AUTO, false, work);
@@ -247,7 +245,6 @@ START_TEST(the_liveness_lock_is_free_only_when_all_is_empty)
     (void)close(lock);
     ck_assert_int_eq(wait_code(rig.guard, 3000), 128 + SIGKILL);
 }
-END_TEST
 
 static volatile sig_atomic_t got[65];
 
@@ -264,6 +261,7 @@ static void count_signals(const struct rig *rig, int guard_fd, int say, enum spe
     (void)signal(SIGTERM, count_signal);
     (void)signal(SIGUSR1, count_signal);
     (void)signal(SIGHUP, count_signal);
+    guard_listen();
     struct hello hello = { .worker = getpid() };
     (void)!write(say, &hello, sizeof hello);
     while (got[SIGHUP] == 0)
@@ -294,7 +292,7 @@ static void settle(const struct rig *rig, int sig)
     (void)poll(NULL, 0, 20);
 }
 
-START_TEST(signals_reach_the_worker_once_each_and_its_code_comes_back)
+TEST(signals_reach_the_worker_once_each_and_its_code_comes_back)
 {
     struct rig rig;
     rig_start(&rig, CONTAIN_AUTO, false, count_signals);
@@ -304,9 +302,8 @@ START_TEST(signals_reach_the_worker_once_each_and_its_code_comes_back)
     (void)kill(rig.guard, SIGHUP);
     ck_assert_int_eq(wait_code(rig.guard, 3000), 12);
 }
-END_TEST
 
-START_TEST(a_terminal_stop_holds_both_until_they_are_continued)
+TEST(a_terminal_stop_holds_both_until_they_are_continued)
 {
     struct rig rig;
     rig_start(&rig, CONTAIN_AUTO, false, count_signals);
@@ -319,9 +316,8 @@ START_TEST(a_terminal_stop_holds_both_until_they_are_continued)
     (void)kill(rig.guard, SIGHUP);
     ck_assert_int_eq(wait_code(rig.guard, 3000), 1);
 }
-END_TEST
 
-START_TEST(a_text_that_is_not_ours_empties_nothing)
+TEST(a_text_that_is_not_ours_empties_nothing)
 {
     static const char *const texts[] = {
         "",
@@ -346,7 +342,6 @@ START_TEST(a_text_that_is_not_ours_empties_nothing)
         ck_assert_int_ne(err.msg[0], 0);
     }
 }
-END_TEST
 
 static void clean_up(void)
 {
@@ -355,28 +350,4 @@ static void clean_up(void)
     (void)tree_remove(dir);
 }
 
-static void nothing(void)
-{
-}
-
-int main(void)
-{
-    Suite *suite = suite_create("guard");
-    TCase *all = tcase_create("guard");
-    tcase_set_timeout(all, 60);
-    tcase_add_checked_fixture(all, nothing, clean_up);
-    tcase_add_loop_test(all, a_killed_worker_leaves_nothing_for_longer_than_a_second, 0, RUNGS);
-    tcase_add_loop_test(all, a_killed_guard_takes_worker_and_jobs_with_it, 0, RUNGS);
-    tcase_add_loop_test(all, a_successor_empties_what_both_left, 0, RUNGS);
-    tcase_add_test(all, the_liveness_lock_is_free_only_when_all_is_empty);
-    tcase_add_test(all, signals_reach_the_worker_once_each_and_its_code_comes_back);
-    tcase_add_test(all, a_terminal_stop_holds_both_until_they_are_continued);
-    tcase_add_test(all, a_text_that_is_not_ours_empties_nothing);
-    suite_add_tcase(suite, all);
-
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
-}
+UNIT_MAIN("guard", .tear_down = clean_up, .timeout_s = 60)

@@ -176,4 +176,41 @@ TEST(broken_utf8_becomes_the_replacement_character)
     check_lossy("a\0b", 3, "a" FFFD "b", true);
 }
 
+TEST(numbers_of_others_may_be_of_any_length)
+{
+    static const char *const rows[][2] = {
+        { "[1, -2, 640]", "[1,-2,640]" },
+        { "[1, 100000000000000000000, 640]", "[1,1e20,640]" },
+        { "{\"a 99999999999999999999 \\\" \": -99999999999999999999}",
+          "{\"a 99999999999999999999 \\\" \":-1e20}" },
+        { "[100000000000000000000, 0.12345678901234567890, 1e-0000000000000000000005]",
+          "[1e20,0.12345678901234568,1e-5]" },
+        { "100000000000000000000", "1e20" },
+        { "{\"a\": 1, \"a\": 2}", "{\"a\":2}" },
+        { "\"\\ud800\"", "\"\xef\xbf\xbd\"" },
+        { "[\"\\uDC00\\ud83d\\uDE00\\ud83d\", {\"\\udfff\": \"\\\\ud800\"}]",
+          "[\"\xef\xbf\xbd\xf0\x9f\x98\x80\xef\xbf\xbd\",{\"\xef\xbf\xbd\":\"\\\\ud800\"}]" },
+        { "[\"\\ud800\\ud83d\\ude00\\ud800\\u0041\\ud800\\n\", 100000000000000000000]",
+          "[\"\xef\xbf\xbd\xf0\x9f\x98\x80\xef\xbf\xbd\x41\xef\xbf\xbd\\n\",1e20]" },
+    };
+    json_error_t why;
+
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        SCOPED_JSON *json = json_load_foreign(rows[i][0], strlen(rows[i][0]), &why);
+        ck_assert_msg(json != NULL, "%s: %s", rows[i][0], why.text);
+        SCOPED_FREE char *text = json_text(json);
+        ck_assert_str_eq(text, rows[i][1]);
+    }
+    static const char both[] = "[-123456789012345678, 100000000000000000000]";
+    SCOPED_JSON *json = json_load_foreign(both, strlen(both), &why);
+    ck_assert_int_eq(json_integer_value(json_array_get(json, 0)), -123456789012345678);
+    ck_assert_ptr_null(json_load_foreign("[1", 2, &why));
+    ck_assert_ptr_null(json_load_foreign("[100000000000000000000", 22, &why));
+    ck_assert_ptr_null(json_load_foreign("[100000000000000000000, \"a\\", 27, &why));
+    SCOPED_JSON *bytes = json_load_foreign("\"a\xed\xa0\x80z\"", 7, &why);
+    ck_assert_ptr_nonnull(strstr(json_string_value(bytes), "\xef\xbf\xbd"));
+    ck_assert_ptr_null(json_load_foreign("[\"\\ud800\", \"\\ud8", 17, &why));
+    ck_assert_ptr_null(json_load_foreign("\"\\ud80g\"", 8, &why));
+}
+
 UNIT_MAIN("json")

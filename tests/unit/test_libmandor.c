@@ -285,4 +285,31 @@ TEST(output_that_is_too_long_for_memory_goes_below_tmpdir)
     ck_assert_int_eq(system(command), 0);
 }
 
+TEST(sinks_and_sources_on_other_machines_are_refused_by_name)
+{
+    static const struct {
+        const char *keys, *word;
+    } jobs[] = { { "\"stdout\": \"s3://bucket/key\"",
+                   "stdout: libmandor has sources and sinks on this machine only" },
+                 { "\"stderr\": [\"null:\", \"redis://u:secret@host?key=k\"]", "not 'redis:'" },
+                 { "\"stdin\": \"https://host/x\"", "stdin: " } };
+    static const struct mandor_callbacks end_only = { .on_ended = on_ended };
+    struct seen seen;
+    struct mandor_err err;
+    char job[200];
+
+    open_context(&seen);
+    for (size_t i = 0; i < sizeof jobs / sizeof jobs[0]; i++) {
+        (void)snprintf(job, sizeof job, "{\"exec\": [\"true\"], %s}", jobs[i].keys);
+        ck_assert_int_eq(mandor_spawn(seen.mandor, job, &end_only, &seen, NULL, &err), -EINVAL);
+        ck_assert_msg(strstr(err.msg, jobs[i].word) != NULL, "%s", err.msg);
+        ck_assert_msg(strstr(err.msg, "secret") == NULL, "%s", err.msg);
+    }
+    ck_assert_int_eq(mandor_spawn(seen.mandor,
+                                  "{\"exec\": [\"true\"], \"stdout\": [\"null:\", \"auto:\"]}",
+                                  &end_only, &seen, NULL, &err),
+                     0);
+    finish(&seen);
+}
+
 UNIT_MAIN("libmandor")

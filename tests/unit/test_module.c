@@ -1,12 +1,10 @@
 /* test_module.c - modules are found, checked and refused with a reason. */
-#include <check.h>
 #include <stdio.h>
 
 #include "base/module.h"
 #include "broker/broker.h"
+#include "lib/unit.h"
 #include "sink/sink.h"
-
-#define TEST(name) START_TEST(name)
 
 static void use(const char *dir)
 {
@@ -22,7 +20,6 @@ TEST(a_module_of_this_build_is_loaded_once)
     ck_assert_ptr_eq(module_load("redis", NULL), module);
     ck_assert_ptr_nonnull(strstr(module->libraries, "hiredis"));
 }
-END_TEST
 
 TEST(a_module_that_is_not_installed_is_named_with_its_place)
 {
@@ -36,7 +33,6 @@ TEST(a_module_that_is_not_installed_is_named_with_its_place)
     ck_assert_int_eq(broker_check_url("streams://h", &err), -ENOENT);
     ck_assert_ptr_nonnull(strstr(err.msg, "mandor-redis.so"));
 }
-END_TEST
 
 TEST(a_module_of_another_build_is_refused)
 {
@@ -46,7 +42,6 @@ TEST(a_module_of_another_build_is_refused)
     ck_assert_ptr_nonnull(strstr(err.msg, "interface 77"));
     ck_assert_ptr_nonnull(strstr(err.msg, "0.0.1"));
 }
-END_TEST
 
 TEST(a_file_that_is_no_module_is_refused)
 {
@@ -64,7 +59,6 @@ TEST(a_file_that_is_no_module_is_refused)
     (void)unlink(path);
     (void)rmdir(dir);
 }
-END_TEST
 
 TEST(schemes_lead_to_modules_with_and_without_what_follows_a_plus)
 {
@@ -79,21 +73,5 @@ TEST(schemes_lead_to_modules_with_and_without_what_follows_a_plus)
     ck_assert(broker_is_shared("streams://h"));
     ck_assert(!broker_is_shared("sqlite:/x"));
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("module");
-    TCase *all = tcase_create("all");
-    tcase_add_test(all, a_module_of_this_build_is_loaded_once);
-    tcase_add_test(all, a_module_that_is_not_installed_is_named_with_its_place);
-    tcase_add_test(all, a_module_of_another_build_is_refused);
-    tcase_add_test(all, a_file_that_is_no_module_is_refused);
-    tcase_add_test(all, schemes_lead_to_modules_with_and_without_what_follows_a_plus);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int count = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return count == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
-}
+UNIT_MAIN("module")

@@ -1,5 +1,4 @@
 /* test_os.c - the pure parts of os/, tree removal, and the scratch directories of child/. */
-#include <check.h>
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <sched.h>
@@ -12,6 +11,7 @@
 
 #include "child/probe.h"
 #include "child/scratch.h"
+#include "lib/unit.h"
 #include "os/cgroup.h"
 #include "os/pidfd.h"
 #include "os/proc.h"
@@ -45,7 +45,7 @@ static bool there(const char *path)
     return lstat(path, &st) == 0;
 }
 
-START_TEST(a_process_name_cannot_forge_its_stat)
+TEST(a_process_name_cannot_forge_its_stat)
 {
     struct proc_stat stat;
     const char *text =
@@ -67,9 +67,8 @@ START_TEST(a_process_name_cannot_forge_its_stat)
     ck_assert_int_eq(proc_stat_read(getpid(), &stat), 0);
     ck_assert_int_eq(stat.ppid, getppid());
 }
-END_TEST
 
-START_TEST(ones_own_cgroup_is_found_in_either_version)
+TEST(ones_own_cgroup_is_found_in_either_version)
 {
     char path[CGROUP_PATH_MAX];
     const char *text = "12:cpu,cpuacct:/a\n4:memory:/b/c:d\n1:name=systemd:/s\n0::/unified\n";
@@ -83,9 +82,8 @@ START_TEST(ones_own_cgroup_is_found_in_either_version)
     ck_assert_int_eq(cgroup_parse_self("1:name=systemd:/s\n", "", path), -ENOENT);
     ck_assert_int_eq(cgroup_parse_self("", "", path), -ENOENT);
 }
-END_TEST
 
-START_TEST(a_mount_point_may_have_spaces)
+TEST(a_mount_point_may_have_spaces)
 {
     char point[CGROUP_PATH_MAX], root[CGROUP_PATH_MAX];
     const char *text =
@@ -101,18 +99,16 @@ START_TEST(a_mount_point_may_have_spaces)
     ck_assert_int_eq(cgroup_parse_mount(text, "pids", point, root), -ENOENT);
     ck_assert_int_eq(cgroup_parse_mount(text, "mem", point, root), -ENOENT);
 }
-END_TEST
 
-START_TEST(words_are_found_whole)
+TEST(words_are_found_whole)
 {
     ck_assert(probe_word("cpuset cpu io memory pids\n", "cpu"));
     ck_assert(probe_word("cpuset cpu io memory pids\n", "pids"));
     ck_assert(!probe_word("cpuset io\n", "cpu"));
     ck_assert(!probe_word("", "cpu"));
 }
-END_TEST
 
-START_TEST(a_tree_goes_whatever_its_modes_and_links) /* R112 */
+TEST(a_tree_goes_whatever_its_modes_and_links) /* R112 */
 {
     struct stat before, after;
     ck_assert_int_eq(stat("/etc/passwd", &before), 0);
@@ -141,9 +137,8 @@ START_TEST(a_tree_goes_whatever_its_modes_and_links) /* R112 */
     (void)close(open_file);
     (void)seteuid(0);
 }
-END_TEST
 
-START_TEST(a_tree_may_be_deeper_than_a_path_is_long)
+TEST(a_tree_may_be_deeper_than_a_path_is_long)
 {
     ck_assert_int_eq(mkdir("deep", 0700), 0);
     ck_assert_int_eq(chdir("deep"), 0);
@@ -157,9 +152,8 @@ START_TEST(a_tree_may_be_deeper_than_a_path_is_long)
     ck_assert_int_eq(tree_remove("deep"), 0);
     ck_assert(!there("deep"));
 }
-END_TEST
 
-START_TEST(what_is_not_there_or_not_a_directory_goes_too)
+TEST(what_is_not_there_or_not_a_directory_goes_too)
 {
     ck_assert_int_eq(tree_remove("nothing"), 0);
     ck_assert_int_eq(tree_remove("no/such/parent"), 0);
@@ -176,9 +170,8 @@ START_TEST(what_is_not_there_or_not_a_directory_goes_too)
     ck_assert_int_eq(tree_remove("/"), -EINVAL);
     ck_assert(there("target/x"));
 }
-END_TEST
 
-START_TEST(a_mount_is_let_go_of_and_not_emptied)
+TEST(a_mount_is_let_go_of_and_not_emptied)
 {
     if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0) {
         printf("skipped, may not mount: %s\n", strerror(errno));
@@ -194,7 +187,6 @@ START_TEST(a_mount_is_let_go_of_and_not_emptied)
     ck_assert(!there("m"));
     ck_assert_int_eq(faccessat(inside, "precious", F_OK, 0), 0);
 }
-END_TEST
 
 static int set_flag(const char *path, int flag)
 {
@@ -202,7 +194,7 @@ static int set_flag(const char *path, int flag)
     return fd < 0 || ioctl(fd, FS_IOC_SETFLAGS, &flag) != 0 ? -errno : 0;
 }
 
-START_TEST(file_flags_of_a_root_job_do_not_keep_its_files)
+TEST(file_flags_of_a_root_job_do_not_keep_its_files)
 {
     ck_assert_int_eq(
         mkdir("f", 0700) | mkdir("f/a", 0700) | mkdir("f/b", 0700) | mkdir("f/b/c", 0700), 0);
@@ -221,9 +213,8 @@ START_TEST(file_flags_of_a_root_job_do_not_keep_its_files)
     ck_assert_int_eq(tree_remove("f"), 0);
     ck_assert(!there("f"));
 }
-END_TEST
 
-START_TEST(what_cannot_be_removed_does_not_save_the_rest)
+TEST(what_cannot_be_removed_does_not_save_the_rest)
 {
     if (geteuid() != 0)
         return;
@@ -244,9 +235,8 @@ START_TEST(what_cannot_be_removed_does_not_save_the_rest)
     ck_assert(there("k/b/in/root's"));
     ck_assert(!there("k/a") && !there("k/c") && !there("k/z"));
 }
-END_TEST
 
-START_TEST(a_scratch_directory_is_lent_again_only_as_it_was)
+TEST(a_scratch_directory_is_lent_again_only_as_it_was)
 {
     struct scratch scratch;
     char base[128], *first, *second;
@@ -291,9 +281,8 @@ START_TEST(a_scratch_directory_is_lent_again_only_as_it_was)
     free(second);
     scratch_done(&scratch);
 }
-END_TEST
 
-START_TEST(a_stopped_child_is_not_a_dead_one)
+TEST(a_stopped_child_is_not_a_dead_one)
 {
     pid_t pid = fork();
     if (pid == 0) {
@@ -313,31 +302,5 @@ START_TEST(a_stopped_child_is_not_a_dead_one)
     ck_assert_int_eq(os_pidfd_signal(pidfd, SIGTERM), -ESRCH);
     (void)close(pidfd);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("os");
-    TCase *all = tcase_create("os");
-    tcase_set_timeout(all, 60);
-    tcase_add_checked_fixture(all, set_up, tear_down);
-    tcase_add_test(all, a_process_name_cannot_forge_its_stat);
-    tcase_add_test(all, ones_own_cgroup_is_found_in_either_version);
-    tcase_add_test(all, a_mount_point_may_have_spaces);
-    tcase_add_test(all, words_are_found_whole);
-    tcase_add_test(all, a_tree_goes_whatever_its_modes_and_links);
-    tcase_add_test(all, a_tree_may_be_deeper_than_a_path_is_long);
-    tcase_add_test(all, what_is_not_there_or_not_a_directory_goes_too);
-    tcase_add_test(all, a_mount_is_let_go_of_and_not_emptied);
-    tcase_add_test(all, file_flags_of_a_root_job_do_not_keep_its_files);
-    tcase_add_test(all, what_cannot_be_removed_does_not_save_the_rest);
-    tcase_add_test(all, a_scratch_directory_is_lent_again_only_as_it_was);
-    tcase_add_test(all, a_stopped_child_is_not_a_dead_one);
-    suite_add_tcase(suite, all);
-
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
-}
+UNIT_MAIN("os", .set_up = set_up, .tear_down = tear_down, .timeout_s = 60)

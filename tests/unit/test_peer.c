@@ -1,11 +1,11 @@
 /* test_peer.c - one connection to a warm worker, against well-behaved and hostile ones: a socketpair whose far end is the test. */
-#include <check.h>
 #include <malloc.h>
 #include <stdio.h>
 #include <sys/socket.h>
 
 #include "base/buf.h"
 #include "base/clock.h"
+#include "lib/unit.h"
 #include "pool/peer.h"
 #include "pool/pool_int.h"
 #include "pool/wire.h"
@@ -205,7 +205,7 @@ static size_t drain_far(void)
 
 /* ---- the state table ---- */
 
-START_TEST(every_worker_comes_to_its_end_from_every_state)
+TEST(every_worker_comes_to_its_end_from_every_state)
 {
     for (int state = 0; state < WARM_STATES - 1; state++) {
         int at = state;
@@ -220,11 +220,10 @@ START_TEST(every_worker_comes_to_its_end_from_every_state)
         ck_assert_str_ne(warm_state_name((enum warm_state)state), "");
     }
 }
-END_TEST
 
 /* ---- the plain story ---- */
 
-START_TEST(a_job_goes_and_its_result_comes)
+TEST(a_job_goes_and_its_result_comes)
 {
     open_peer(5000, 0);
     greet();
@@ -243,10 +242,9 @@ START_TEST(a_job_goes_and_its_result_comes)
     ck_assert_int_eq(seen.result, 0);
     close_peer();
 }
-END_TEST
 
 /* R55 */
-START_TEST(frames_that_come_byte_by_byte_and_a_hundred_at_once_are_the_same)
+TEST(frames_that_come_byte_by_byte_and_a_hundred_at_once_are_the_same)
 {
     static unsigned char bytes[70000];
     size_t len = 0;
@@ -268,9 +266,8 @@ START_TEST(frames_that_come_byte_by_byte_and_a_hundred_at_once_are_the_same)
     ck_assert_int_eq(seen.result, -EPROTO);
     close_peer();
 }
-END_TEST
 
-START_TEST(stdin_is_sent_within_credit_and_not_a_byte_more)
+TEST(stdin_is_sent_within_credit_and_not_a_byte_more)
 {
     open_peer(5000, 0);
     greet();
@@ -285,9 +282,8 @@ START_TEST(stdin_is_sent_within_credit_and_not_a_byte_more)
     ck_assert_uint_eq(peer_job_room(&job), 0);
     close_peer();
 }
-END_TEST
 
-START_TEST(credit_comes_back_as_the_sink_takes_and_not_before)
+TEST(credit_comes_back_as_the_sink_takes_and_not_before)
 {
     static unsigned char bytes[70000];
     char *chunk = calloc(1, 65536);
@@ -313,11 +309,10 @@ START_TEST(credit_comes_back_as_the_sink_takes_and_not_before)
     free(chunk);
     close_peer();
 }
-END_TEST
 
 /* ---- silence, and who reads nothing ---- */
 
-START_TEST(silence_instead_of_hello_ends_it)
+TEST(silence_instead_of_hello_ends_it)
 {
     open_peer(20, 0);
     until(&seen.ended, 1);
@@ -325,9 +320,8 @@ START_TEST(silence_instead_of_hello_ends_it)
     ck_assert_ptr_nonnull(strstr(seen.err.msg, "HELLO"));
     close_peer();
 }
-END_TEST
 
-START_TEST(an_idle_worker_that_answers_no_ping_is_given_up_and_a_busy_one_is_not)
+TEST(an_idle_worker_that_answers_no_ping_is_given_up_and_a_busy_one_is_not)
 {
     open_peer(5000, 20);
     greet();
@@ -342,9 +336,8 @@ START_TEST(an_idle_worker_that_answers_no_ping_is_given_up_and_a_busy_one_is_not
     ck_assert_int_eq(seen.result, -ETIMEDOUT);
     close_peer();
 }
-END_TEST
 
-START_TEST(who_sends_for_ever_and_reads_nothing_is_given_up_in_bounded_memory)
+TEST(who_sends_for_ever_and_reads_nothing_is_given_up_in_bounded_memory)
 {
     static unsigned char bytes[70000];
     size_t len = 0, before = mallinfo2().uordblks;
@@ -360,9 +353,8 @@ START_TEST(who_sends_for_ever_and_reads_nothing_is_given_up_in_bounded_memory)
     ck_assert_uint_lt(mallinfo2().uordblks, before + ((size_t)4 << 20));
     close_peer();
 }
-END_TEST
 
-START_TEST(a_job_that_the_dead_worker_had_not_read_is_known)
+TEST(a_job_that_the_dead_worker_had_not_read_is_known)
 {
     open_peer(5000, 0);
     greet();
@@ -383,9 +375,8 @@ START_TEST(a_job_that_the_dead_worker_had_not_read_is_known)
     ck_assert(!peer_job_unread(peer, &job));
     close_peer();
 }
-END_TEST
 
-START_TEST(a_job_that_was_not_even_sent_whole_is_unread_too)
+TEST(a_job_that_was_not_even_sent_whole_is_unread_too)
 {
     char *text = calloc(1, (4 << 20) + 1);
     ck_assert_ptr_nonnull(text);
@@ -405,9 +396,8 @@ START_TEST(a_job_that_was_not_even_sent_whole_is_unread_too)
     json_decref(data);
     free(text);
 }
-END_TEST
 
-START_TEST(nothing_of_stdin_is_taken_for_a_worker_that_will_not_get_it)
+TEST(nothing_of_stdin_is_taken_for_a_worker_that_will_not_get_it)
 {
     open_peer(5000, 0);
     greet();
@@ -418,10 +408,9 @@ START_TEST(nothing_of_stdin_is_taken_for_a_worker_that_will_not_get_it)
     ck_assert(peer_job_unread(peer, &job));
     close_peer();
 }
-END_TEST
 
 /* R62 */
-START_TEST(results_that_wait_in_the_socket_are_read_after_the_death)
+TEST(results_that_wait_in_the_socket_are_read_after_the_death)
 {
     open_peer(5000, 0);
     greet();
@@ -437,11 +426,10 @@ START_TEST(results_that_wait_in_the_socket_are_read_after_the_death)
     ck_assert_int_eq(seen.result, 0);
     close_peer();
 }
-END_TEST
 
 /* ---- hostility ---- */
 
-START_TEST(a_result_of_too_many_values_is_refused_before_it_is_made)
+TEST(a_result_of_too_many_values_is_refused_before_it_is_made)
 {
     const uint32_t len = 2 * 300000 + 1;
     unsigned char *bytes = malloc(16 + len), *at = bytes + 16;
@@ -465,7 +453,6 @@ START_TEST(a_result_of_too_many_values_is_refused_before_it_is_made)
     }
     free(bytes);
 }
-END_TEST
 
 static uint64_t random_state = 88172645463325252u;
 
@@ -517,7 +504,7 @@ static size_t strange_frame(unsigned char *out)
     return len;
 }
 
-START_TEST(no_sequence_of_frames_does_more_than_end_its_own_connection)
+TEST(no_sequence_of_frames_does_more_than_end_its_own_connection)
 {
     static unsigned char bytes[70000];
     size_t before = mallinfo2().uordblks;
@@ -550,9 +537,8 @@ START_TEST(no_sequence_of_frames_does_more_than_end_its_own_connection)
     ck_assert_int_gt(done, 50);
     ck_assert_uint_lt(mallinfo2().uordblks, before + ((size_t)1 << 20));
 }
-END_TEST
 
-START_TEST(random_bytes_end_the_connection_without_memory)
+TEST(random_bytes_end_the_connection_without_memory)
 {
     static unsigned char bytes[70000];
 
@@ -567,34 +553,5 @@ START_TEST(random_bytes_end_the_connection_without_memory)
         close_peer();
     }
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("peer");
-    TCase *tcase = tcase_create("peer");
-
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_set_timeout(tcase, 120);
-    tcase_add_test(tcase, every_worker_comes_to_its_end_from_every_state);
-    tcase_add_test(tcase, a_job_goes_and_its_result_comes);
-    tcase_add_test(tcase, frames_that_come_byte_by_byte_and_a_hundred_at_once_are_the_same);
-    tcase_add_test(tcase, stdin_is_sent_within_credit_and_not_a_byte_more);
-    tcase_add_test(tcase, credit_comes_back_as_the_sink_takes_and_not_before);
-    tcase_add_test(tcase, silence_instead_of_hello_ends_it);
-    tcase_add_test(tcase, an_idle_worker_that_answers_no_ping_is_given_up_and_a_busy_one_is_not);
-    tcase_add_test(tcase, who_sends_for_ever_and_reads_nothing_is_given_up_in_bounded_memory);
-    tcase_add_test(tcase, a_job_that_the_dead_worker_had_not_read_is_known);
-    tcase_add_test(tcase, a_job_that_was_not_even_sent_whole_is_unread_too);
-    tcase_add_test(tcase, nothing_of_stdin_is_taken_for_a_worker_that_will_not_get_it);
-    tcase_add_test(tcase, a_result_of_too_many_values_is_refused_before_it_is_made);
-    tcase_add_test(tcase, results_that_wait_in_the_socket_are_read_after_the_death);
-    tcase_add_test(tcase, no_sequence_of_frames_does_more_than_end_its_own_connection);
-    tcase_add_test(tcase, random_bytes_end_the_connection_without_memory);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
-}
+UNIT_MAIN("peer", .set_up = setup, .tear_down = teardown, .timeout_s = 120)

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "redis/redis.h"
 #include "redis/redis_int.h"
+#include "redis/target.h"
 #include "redis_rig.h"
 
 #define TEST(name) START_TEST(name)
@@ -78,6 +79,27 @@ TEST(what_is_shown_of_a_url_has_no_password_in_it)
 }
 END_TEST
 
+TEST(what_a_connection_takes_may_stand_in_every_url)
+{
+    static const char *const own[] = { "prefix" };
+    struct redis_url url;
+    struct target target;
+    struct mandor_err err = { 0 };
+    ck_assert_int_eq(redis_url_parse("x://h?db=1&ca=a&cert=b&key=c&tls_key=d&sni=e&prefix=f&"
+                                     "sentinel_password=g",
+                                     &url, NULL),
+                     0);
+    ck_assert_msg(redis_url_check_params(&url, own, ARRAY_LEN(own), &err) == 0, "%s", err.msg);
+    ck_assert_int_eq(redis_url_check_params(&url, own, 0, &err), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.msg, "unknown parameter 'prefix'"));
+    redis_url_done(&url);
+    ck_assert_msg(target_parse("sentinel://h/main?stream=s&sentinel_password=p", &target, &err) ==
+                      0,
+                  "%s", err.msg);
+    target_done(&target);
+}
+END_TEST
+
 TEST(an_empty_password_is_none)
 {
     static const char *const urls[] = { "redis://:@h", "redis://@h" };
@@ -132,6 +154,11 @@ TEST(errors_have_classes_also_inside_of_scripts)
         { "NOSCRIPT No matching script. Please use EVAL.", -ENOEXEC },
         { "ERR Error running script (call to f_1): @user_script:1: -OOM command not allowed",
           -ENOSPC },
+        { "ERR OOM command not allowed when used memory > 'maxmemory'.", -ENOSPC },
+        { "EXECABORT Transaction discarded because of: OOM command not allowed when used memory > "
+          "'maxmemory'.",
+          -ENOSPC },
+        { "EXECABORT Transaction discarded because of previous errors.", -EPROTO },
         { "ERR unknown command 'OOM'", -EPROTO },
         { "NOAUTH Authentication required.", -EACCES },
         { "", -EPROTO },
@@ -410,7 +437,8 @@ TEST(a_full_server_says_so_and_an_evicting_one_is_noticed_R79)
     struct redis *redis = open_rig("redis://127.0.0.1:%d", NULL);
     ck_assert_str_eq(ask(redis, "PING").text, "PONG");
     ck_assert_str_eq(redis_evicts(redis), "allkeys-lru");
-    ck_assert(redis_rig_cli(&rig, "CONFIG SET maxmemory-policy noeviction maxmemory 1"));
+    ck_assert(redis_rig_cli(&rig, "CONFIG SET maxmemory-policy noeviction"));
+    ck_assert(redis_rig_cli(&rig, "CONFIG SET maxmemory 1")); /* 6.2 sets one at a time */
     struct answer full = ask(redis, "SET k v");
     ck_assert_int_eq(full.result, -ENOSPC);
     ck_assert(redis_is_transient(full.result));
@@ -507,27 +535,69 @@ TEST(tls_is_spoken_and_a_stranger_s_certificate_refused)
                                                  "--tls-key-file", key, "--tls-ca-cert-file", cert,
                                                  "--tls-auth-clients", "no", NULL });
     static const struct {
-        const char *host, *ca, *sni;
-        bool good;
+        const char *host, *ca, *sni, *says;
     } rows[] = {
-        { "localhost", "cert.pem", "", true },
-        { "127.0.0.1", "cert.pem", "", true },
-        { "127.0.0.1", "cert.pem", "&sni=localhost", true },
-        { "localhost", "other.pem", "", false },
-        { "localhost", "cert.pem", "&sni=elsewhere", false },
+        { "localhost", "cert.pem", "", "PONG" },
+        { "127.0.0.1", "cert.pem", "", "PONG" },
+        { "127.0.0.1", "cert.pem", "&sni=localhost", "PONG" },
+        { "localhost", "other.pem", "", "self-signed certificate" },
+        { "localhost", "cert.pem", "&sni=elsewhere", "ostname mismatch" },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         (void)snprintf(url, sizeof url, "redis+tls://%s:%s?ca=%s/%s%s", rows[i].host, port, dir,
                        rows[i].ca, rows[i].sni);
         struct redis *redis = open_url(url, &(struct redis_options){ .once = true });
         struct answer answer = ask(redis, "PING");
-        ck_assert_msg((answer.result == 0) == rows[i].good, "row %zu: %d %s", i, answer.result,
+        ck_assert_msg(strstr(answer.text, rows[i].says) != NULL, "row %zu: %d %s", i, answer.result,
                       answer.text);
         redis_close(redis, NULL, NULL);
     }
+    /* authorities that take for ever to read hold nobody else up: a FIFO without a writer */
+    int fifo = -1;
+    (void)snprintf(cert, sizeof cert, "%s/fifo", dir);
+    ck_assert_int_eq(mkfifo(cert, 0600), 0);
+    (void)snprintf(url, sizeof url, "redis+tls://127.0.0.1:%s?ca=%s", port, cert);
+    struct redis *slow = open_url(url, &(struct redis_options){ .once = true });
+    struct redis *quick = open_rig("redis://127.0.0.1:%d", NULL);
+    while ((fifo = open(cert, O_WRONLY | O_NONBLOCK | O_CLOEXEC)) < 0) /* until it is being read */
+        ck_assert_str_eq(ask(quick, "PING").text, "PONG");
+    ck_assert_str_eq(ask(quick, "PING").text, "PONG");
+    ck_assert_int_eq(close(fifo), 0);
+    ck_assert_int_eq(ask(slow, "PING").result, -EINVAL);
+    redis_close(slow, NULL, NULL);
+    redis_close(quick, NULL, NULL);
     redis_rig_done(&tls);
     (void)snprintf(command, sizeof command, "rm -rf %s", dir);
     ck_assert_int_eq(system(command), 0);
+}
+END_TEST
+
+TEST(a_handshake_that_breaks_off_passes_and_one_that_is_no_tls_does_not)
+{
+    static const struct {
+        const char *answer;
+        int result;
+    } rows[] = { { "", -ECONNRESET }, { "HTTP/1.1 400", -EPROTO } };
+
+    redis_rig_stop(&rig);
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        char command[300], line[16];
+        (void)snprintf(command, sizeof command,
+                       "python3 -c \"import socket;s=socket.socket();s.setsockopt(1,2,1);"
+                       "s.bind(('127.0.0.1',%d));s.listen();print('up',flush=True);"
+                       "c=s.accept()[0];c.recv(65536);c.send(b'%s')\"",
+                       rig.port, rows[i].answer);
+        FILE *stranger = popen(command, "r");
+        ck_assert_ptr_nonnull(stranger);
+        ck_assert_ptr_nonnull(fgets(line, sizeof line, stranger));
+        struct redis *redis =
+            open_rig("redis+tls://127.0.0.1:%d", &(struct redis_options){ .once = true });
+        struct answer answer = ask(redis, "PING");
+        ck_assert_msg(answer.result == rows[i].result, "row %zu: %d %s", i, answer.result,
+                      answer.text);
+        redis_close(redis, NULL, NULL);
+        (void)pclose(stranger);
+    }
 }
 END_TEST
 #else
@@ -592,6 +662,109 @@ TEST(a_sentinel_is_asked_again_when_the_master_is_gone)
 }
 END_TEST
 
+/* ---- transactions ---- */
+
+struct deed {
+    struct answer answer; /* first: on_answer() */
+    const char *meanwhile
+        [3]; /* what others do between the look and the end of each round: arguments of redis-cli, or NULL */
+    int said[3]; /* what check() says then */
+    char seen[3][32];
+    size_t rounds;
+};
+
+static int check(void *arg, const char *value, struct mandor_err *err)
+{
+    struct deed *deed = arg;
+    size_t round = deed->rounds++;
+
+    ck_assert_uint_lt(round, ARRAY_LEN(deed->said));
+    (void)snprintf(deed->seen[round], sizeof deed->seen[round], "%s", value == NULL ? "-" : value);
+    if (deed->meanwhile[round] != NULL)
+        ck_assert(redis_rig_cli(&rig, deed->meanwhile[round]));
+    return deed->said[round] >= 0
+               ? deed->said[round]
+               : err_set(err, deed->said[round], FAULT_REMOTE, "it is somebody else's");
+}
+
+/* SET key to value, and count that. */
+static void transact(struct redis *redis, struct deed *deed, const char *key, const char *value)
+{
+    const char *set[] = { "SET", key, value }, *count[] = { "INCR", "{m}:n" };
+    struct redis_transaction *txn = redis_transaction_new(key);
+
+    ck_assert_ptr_nonnull(txn);
+    redis_transaction_add(txn, ARRAY_LEN(set), set, NULL);
+    redis_transaction_add(txn, ARRAY_LEN(count), count, NULL);
+    redis_transact(redis, txn, 20000, check, on_answer, deed);
+}
+
+TEST(a_transaction_is_carried_out_only_while_its_key_is_as_it_was_seen)
+{
+    struct redis *redis = open_rig("redis://127.0.0.1:%d", NULL);
+    struct deed one = { .meanwhile = { "SET k 7" }, .said = { REDIS_EXEC, REDIS_EXEC } };
+    struct deed two = { .said = { REDIS_EARLY, REDIS_EXEC } };
+    struct deed three = { .said = { REDIS_DONE, REDIS_DONE } };
+    struct deed four = { .said = { -ESTALE, -ESTALE } };
+
+    transact(redis, &one, "k", "a");
+    transact(redis, &two, "k", "b");
+    transact(redis, &three, "k", "c");
+    transact(redis, &four, "k", "d");
+    await(&four.answer);
+    ck_assert_int_eq(one.answer.result, 0);
+    ck_assert_str_eq(one.seen[0], "-");
+    ck_assert_str_eq(one.seen[1], "7");
+    ck_assert_int_eq(two.answer.result, 0);
+    ck_assert_str_eq(two.seen[two.rounds - 1], "a");
+    ck_assert_int_eq(three.answer.result, 0);
+    ck_assert_int_eq(four.answer.result, -ESTALE);
+    ck_assert_ptr_nonnull(strstr(four.answer.text, "it is somebody else's"));
+    ck_assert_str_eq(ask(redis, "GET k").text, "b");
+    ck_assert_str_eq(ask(redis, "GET {m}:n").text, "2");
+    redis_close(redis, NULL, NULL);
+}
+END_TEST
+
+TEST(a_transaction_is_made_again_as_a_whole_over_a_new_connection)
+{
+    struct redis *redis = open_rig("redis://127.0.0.1:%d", NULL);
+    struct deed deed = { .meanwhile = { "CLIENT KILL TYPE normal" },
+                         .said = { REDIS_EXEC, REDIS_EXEC } };
+    struct answer behind = { 0 };
+
+    ck_assert_str_eq(ask(redis, "PING").text, "PONG");
+    transact(redis, &deed, "k", "a");
+    redis_callf(redis, REDIS_AGAIN, 20000, on_answer, &behind, "INCR {m}:n");
+    await(&behind);
+    ck_assert_int_eq(deed.answer.result, 0);
+    ck_assert_int_lt(deed.answer.order, behind.order);
+    ck_assert_uint_eq(deed.rounds, 2);
+    ck_assert_str_eq(deed.seen[1], "-"); /* the first time nothing was carried out */
+    ck_assert_int_eq(behind.number, 2);
+    redis_close(redis, NULL, NULL);
+}
+END_TEST
+
+TEST(a_transaction_with_a_command_that_is_refused_is_none)
+{
+    struct redis *redis = open_rig("redis://127.0.0.1:%d", NULL);
+    struct deed deed = { .said = { REDIS_EXEC } }, wrong = { .said = { REDIS_EXEC } };
+
+    ck_assert(redis_rig_cli(&rig, "CONFIG SET maxmemory 1"));
+    transact(redis, &deed, "k", "a");
+    await(&deed.answer);
+    ck_assert_int_eq(deed.answer.result, -ENOSPC);
+    ck_assert(redis_rig_cli(&rig, "CONFIG SET maxmemory 0"));
+    ck_assert(redis_rig_cli(&rig, "EXISTS k | grep -q 0"));
+    ck_assert(redis_rig_cli(&rig, "SADD {m}:n x")); /* what only EXEC finds out */
+    transact(redis, &wrong, "k", "a");
+    await(&wrong.answer);
+    ck_assert_int_eq(wrong.answer.result, -EMEDIUMTYPE);
+    redis_close(redis, NULL, NULL);
+}
+END_TEST
+
 static void until(const struct redis_rig *node, const char *command)
 {
     for (int i = 0; !redis_rig_cli(node, command); i++) {
@@ -620,6 +793,9 @@ TEST(moved_and_ask_are_followed)
     struct redis *redis = open_url(url, NULL);
     ck_assert_str_eq(ask(redis, "SET {m}:k here").text, "OK"); /* MOVED to a */
     ck_assert(redis_rig_cli(&a, "GET {m}:k | grep -q here"));
+    struct redis *once = open_url(url, &(struct redis_options){ .once = true });
+    ck_assert_str_eq(ask(once, "GET {m}:k").text, "here");
+    redis_close(once, NULL, NULL);
 
     /* the slot of {m} is on its way to b: what a does not have any more is asked for there */
     (void)snprintf(command, sizeof command,
@@ -636,6 +812,25 @@ TEST(moved_and_ask_are_followed)
     ck_assert_str_eq(ask(redis, "GET {m}:k").text, "here");
     ck_assert_str_eq(ask(redis, "GET {m}:new").text, "there");
     ck_assert(redis_rig_cli(&a, "GET {m}:new | grep -q ASK"));
+
+    /* a transaction waits until the slot is there */
+    struct deed deed = { .said = { REDIS_EXEC, REDIS_EXEC, REDIS_EXEC } };
+    transact(redis, &deed, "{m}:k", "moved");
+    while (deed.rounds == 0)
+        (void)uv_run(&loop, UV_RUN_ONCE);
+    ck_assert(!deed.answer.done);
+    (void)snprintf(command, sizeof command, "MIGRATE 127.0.0.1 %d '{m}:k' 0 5000", b.port);
+    ck_assert(redis_rig_cli(&a, command));
+    for (const struct redis_rig *node = &b; node != NULL; node = node == &b ? &a : NULL) {
+        (void)snprintf(command, sizeof command,
+                       "CLUSTER SETSLOT $(redis-cli -s %s CLUSTER KEYSLOT {m}) NODE $(redis-cli "
+                       "-s %s CLUSTER MYID)",
+                       a.socket, b.socket);
+        ck_assert(redis_rig_cli(node, command));
+    }
+    await(&deed.answer);
+    ck_assert_msg(deed.answer.result == 0, "%s", deed.answer.text);
+    ck_assert(redis_rig_cli(&b, "GET {m}:k | grep -q moved"));
     redis_close(redis, NULL, NULL);
     redis_rig_done(&a);
     redis_rig_done(&b);
@@ -648,6 +843,7 @@ int main(void)
     TCase *pure = tcase_create("pure"), *live = tcase_create("live");
     tcase_add_test(pure, a_url_says_user_password_host_port_and_database);
     tcase_add_test(pure, sentinels_and_sockets_have_urls_too);
+    tcase_add_test(pure, what_a_connection_takes_may_stand_in_every_url);
     tcase_add_test(pure, a_bad_url_is_refused_without_its_password);
     tcase_add_test(pure, what_is_shown_of_a_url_has_no_password_in_it);
     tcase_add_test(pure, an_empty_password_is_none);
@@ -671,8 +867,12 @@ int main(void)
         a_stranger_that_speaks_no_redis_is_told_of,
         a_sentinel_is_asked_again_when_the_master_is_gone,
         moved_and_ask_are_followed,
+        a_transaction_is_carried_out_only_while_its_key_is_as_it_was_seen,
+        a_transaction_is_made_again_as_a_whole_over_a_new_connection,
+        a_transaction_with_a_command_that_is_refused_is_none,
 #ifdef HAVE_HIREDIS_SSL
         tls_is_spoken_and_a_stranger_s_certificate_refused,
+        a_handshake_that_breaks_off_passes_and_one_that_is_no_tls_does_not,
 #else
         tls_that_hiredis_does_not_have_is_refused_with_a_reason,
 #endif

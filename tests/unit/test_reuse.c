@@ -18,6 +18,7 @@
 #include "../lib/family.h"
 #include "base/clock.h"
 #include "child/sweep.h"
+#include "lib/unit.h"
 #include "os/pidfd.h"
 
 static const enum spec_containment rungs[] = { CONTAIN_CGROUP, CONTAIN_PIDNS, CONTAIN_GROUP,
@@ -147,11 +148,10 @@ static int take_the_leaders_number(int arg)
                : 20; /* it lives, not even stopped */
 }
 
-START_TEST(whoever_gets_a_leaders_number_is_left_alone_R18)
+TEST_EACH(whoever_gets_a_leaders_number_is_left_alone_R18, RUNGS * 2)
 {
     in_a_namespace(take_the_leaders_number, _i);
 }
-END_TEST
 
 /* ---- numbers that come back all the time ---- */
 
@@ -241,11 +241,10 @@ static int stop_in_a_crowd(int arg)
     return result != 0 ? result : hits > 0 ? 20 : 0;
 }
 
-START_TEST(where_numbers_come_back_at_once_only_the_jobs_are_hit_R18)
+TEST_EACH(where_numbers_come_back_at_once_only_the_jobs_are_hit_R18, RUNGS * 2)
 {
     in_a_namespace(stop_in_a_crowd, _i);
 }
-END_TEST
 
 /* The worker of a successor: kills all that carries the mark of a dead one, while that comes and goes. */
 static int sweep_all_the_time(void)
@@ -283,25 +282,9 @@ static int sweep_in_a_crowd(int arg)
     return result != 0 ? result : hits > 0 ? 20 : 0;
 }
 
-START_TEST(a_sweep_of_the_dead_hits_no_stranger_R18)
+TEST(a_sweep_of_the_dead_hits_no_stranger_R18)
 {
     in_a_namespace(sweep_in_a_crowd, _i);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("reuse");
-    TCase *all = tcase_create("reuse");
-    tcase_set_timeout(all, 60);
-    tcase_add_loop_test(all, whoever_gets_a_leaders_number_is_left_alone_R18, 0, RUNGS * 2);
-    tcase_add_loop_test(all, where_numbers_come_back_at_once_only_the_jobs_are_hit_R18, 0,
-                        RUNGS * 2);
-    tcase_add_test(all, a_sweep_of_the_dead_hits_no_stranger_R18);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
-}
+UNIT_MAIN("reuse", .timeout_s = 60)

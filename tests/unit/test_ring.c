@@ -1,7 +1,7 @@
 /* The ring against a naive model: a plain array of the bytes that are in it. */
-#include <check.h>
 #include <fcntl.h>
 
+#include "lib/unit.h"
 #include "stream/ring.h"
 
 struct model {
@@ -92,7 +92,7 @@ static void leave(struct ring *ring, struct model *model, bool newest)
     model->len -= len;
 }
 
-START_TEST(ring_holds_what_a_plain_array_would)
+TEST_EACH(ring_holds_what_a_plain_array_would, 6)
 {
     struct model *model = calloc(1, sizeof *model);
     SCOPED(ring_free) struct ring *ring = NULL;
@@ -121,9 +121,8 @@ START_TEST(ring_holds_what_a_plain_array_would)
     (void)close(fds[1]);
     free(model);
 }
-END_TEST
 
-START_TEST(ring_new_refuses_what_is_no_power_of_two_or_out_of_range)
+TEST(ring_new_refuses_what_is_no_power_of_two_or_out_of_range)
 {
     struct ring *ring = NULL;
 
@@ -134,9 +133,8 @@ START_TEST(ring_new_refuses_what_is_no_power_of_two_or_out_of_range)
     ck_assert_ptr_null(ring);
     ck_assert_ptr_null(ring_free(NULL));
 }
-END_TEST
 
-START_TEST(ring_fill_tells_empty_ended_and_full_apart)
+TEST(ring_fill_tells_empty_ended_and_full_apart)
 {
     SCOPED(ring_free) struct ring *ring = NULL;
     static unsigned char bytes[RING_CAPACITY_MIN + 1];
@@ -156,21 +154,5 @@ START_TEST(ring_fill_tells_empty_ended_and_full_apart)
     (void)close(fds[0]);
     ck_assert_int_eq(ring_fill(ring, fds[0], 1), -EBADF);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("ring");
-    TCase *tcase = tcase_create("ring");
-
-    tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, ring_holds_what_a_plain_array_would, 0, 6);
-    tcase_add_test(tcase, ring_new_refuses_what_is_no_power_of_two_or_out_of_range);
-    tcase_add_test(tcase, ring_fill_tells_empty_ended_and_full_apart);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
-}
+UNIT_MAIN("ring", .timeout_s = 60)

@@ -9,22 +9,43 @@
 #include "worker/attempt.h"
 
 static struct broker_req
-    *asked[BROKER_OPS]; /* the last request of each kind that has no answer yet */
+    *asked[BROKER_OPS];              /* the last request of each kind that has no answer yet */
+static struct broker_req *leases[3]; /* all that were asked for, oldest first */
+static size_t lease_count;
 
 void __wrap_broker_submit(struct broker *broker, struct broker_req *req);
 void __wrap_broker_submit(struct broker *broker, struct broker_req *req)
 {
     (void)broker;
     asked[req->op] = req;
+    if (req->op == BROKER_LEASE)
+        leases[lease_count++ % ARRAY_LEN(leases)] = req;
 }
 
-static bool starts; /* does a lease start what it may? */
+static bool starts;   /* does a lease start what it may? */
+static bool overlaps; /* are two leases under way at once? */
+
+bool __wrap_broker_leases_overlap(const struct broker *broker);
+bool __wrap_broker_leases_overlap(const struct broker *broker)
+{
+    (void)broker;
+    return overlaps;
+}
 
 bool __wrap_broker_starts_leases(const struct broker *broker);
 bool __wrap_broker_starts_leases(const struct broker *broker)
 {
     (void)broker;
     return starts;
+}
+
+int __wrap_broker_check_spec(const struct broker *broker, const struct spec *spec,
+                             struct mandor_err *err);
+int __wrap_broker_check_spec(const struct broker *broker, const struct spec *spec,
+                             struct mandor_err *err)
+{
+    (void)broker, (void)spec, (void)err;
+    return 0;
 }
 
 static void answer_req(struct broker_req *req, int status)
@@ -46,6 +67,7 @@ static void init(struct worker *worker)
     struct mandor_err err;
 
     memset(asked, 0, sizeof asked);
+    lease_count = 0;
     starts = false;
     *worker = (struct worker){ .setup.concurrency = 1 };
     ck_assert_int_eq(config_parse("test", "", 0, &worker->config, &err), 0);
@@ -164,8 +186,8 @@ TEST(what_a_lease_has_started_runs_at_once_and_makes_room_for_the_next_request)
 
     lease_some(&worker, 1, (const char *const[]){ "1" }, 1);
     ck_assert_ptr_null(asked[BROKER_START]);
-    struct broker_req *settle =
-        asked[BROKER_SETTLE]; /* its text could not be read: it has failed */
+    /* Its text could not be read: it has failed. */
+    struct broker_req *settle = asked[BROKER_SETTLE];
     ck_assert_ptr_nonnull(settle);
     ck_assert_int_eq(settle->settle.attempt, 1);
     ck_assert_int_eq(settle->settle.plan.state, JOB_FAILED);
@@ -178,6 +200,22 @@ TEST(what_a_lease_has_started_runs_at_once_and_makes_room_for_the_next_request)
     done(&worker);
 }
 
+TEST(an_attempt_that_is_given_out_twice_ends_once)
+{
+    struct worker worker;
+
+    init(&worker);
+    starts = true;
+    lease_some(&worker, 1, (const char *const[]){ "1" }, 1);
+    ck_assert_ptr_nonnull(asked[BROKER_SETTLE]); /* its text could not be read */
+    /* A queue that was restarted without its last writes starts it again, and then hears of its end. */
+    lease_some(&worker, 1, (const char *const[]){ "1" }, 1);
+    ck_assert_ptr_eq(worker.attempts.next->next, &worker.attempts);
+    answer(BROKER_SETTLE, 0);
+    ck_assert(list_empty(&worker.attempts));
+    done(&worker);
+}
+
 TEST(a_wake_up_while_a_lease_is_under_way_is_asked_about_for_what_the_lease_brings)
 {
     struct worker worker;
@@ -185,8 +223,8 @@ TEST(a_wake_up_while_a_lease_is_under_way_is_asked_about_for_what_the_lease_brin
     init(&worker);
     scheduler_wake(worker.scheduler, NULL);
     ck_assert_ptr_nonnull(lease_request(&worker));
-    lease(&worker, 2,
-          (const char *const[]){ "1", "2" }); /* wakes it once more, before the answer */
+    /* Wakes it once more, before the answer. */
+    lease(&worker, 2, (const char *const[]){ "1", "2" });
     struct broker_req *req = asked[BROKER_RENEW];
     ck_assert_ptr_nonnull(req);
     ck_assert_uint_eq(req->renew.count, 2);
@@ -221,6 +259,59 @@ TEST(no_slot_is_promised_twice)
 
     answer_req(&attempt_of(&worker, "1")->req, -ESTALE);
     answer_req(&attempt_of(&worker, "2")->req, -ESTALE);
+    ck_assert(list_empty(&worker.attempts));
+    done(&worker);
+}
+
+static void answer_lease(struct broker_req *req, const char *id)
+{
+    if (id != NULL)
+        req->lease.leases[0] = (struct lease){ .id = strdup(id),
+                                               .queue = strdup("default"),
+                                               .started = true,
+                                               .attempt = 1,
+                                               .spec_text = strdup("?") };
+    req->lease.count = id != NULL;
+    req->lease.next_due_ms = -1;
+    answer_req(req, 0);
+}
+
+TEST(a_broker_elsewhere_is_asked_for_half_of_the_slots_while_it_works_for_the_other_half)
+{
+    struct worker worker;
+
+    overlaps = true;
+    init(&worker);
+    overlaps = false;
+    starts = true;
+    worker.setup.concurrency = 8;
+    scheduler_configure(worker.scheduler);
+    scheduler_wake(worker.scheduler, NULL);
+    (void)lease_request(&worker);
+    ck_assert_uint_eq(lease_count, 2);
+    for (size_t i = 0; i < 2; i++) {
+        ck_assert_uint_eq(leases[i]->lease.want, 4);
+        ck_assert_uint_eq(leases[i]->lease.start, 4);
+    }
+
+    /* A wake-up counts for both, whatever the first one brings. */
+    scheduler_wake(worker.scheduler, NULL);
+    answer_lease(leases[0], "1"); /* it fails at once, and its end is under way */
+    ck_assert_ptr_nonnull(asked[BROKER_SETTLE]);
+    (void)lease_request(&worker);
+    ck_assert_uint_eq(lease_count, 3);
+    ck_assert_uint_eq(leases[2]->lease.want, 4);
+    answer_lease(leases[1], NULL);
+    (void)lease_request(&worker);
+    ck_assert_uint_eq(lease_count, 4);
+    struct broker_req *last = leases[0];
+    answer_lease(leases[2], NULL); /* nothing is there: no more of them */
+    answer_lease(last, NULL);
+    (void)lease_request(&worker);
+    ck_assert_uint_eq(lease_count, 4);
+    ck_assert(!scheduler_asking(worker.scheduler));
+
+    answer(BROKER_SETTLE, 0);
     ck_assert(list_empty(&worker.attempts));
     done(&worker);
 }

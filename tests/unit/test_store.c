@@ -937,8 +937,8 @@ static void hear(FILE *acks, int64_t until_ms)
     }
 }
 
-TEST(
-    nothing_acknowledged_is_lost_and_nothing_runs_twice_while_processes_are_killed) /* R56, R60, I8 */
+/* R56, R60, I8. */
+TEST(nothing_acknowledged_is_lost_and_nothing_runs_twice_while_processes_are_killed)
 {
     enum { ADDERS = 2, WORKERS = 3, ROUNDS = 24 };
     int pipe_fds[2];

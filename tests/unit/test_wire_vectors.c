@@ -466,6 +466,23 @@ TEST(strings_are_quoted_and_unquoted_safely)
     ck_assert_str_eq(out, "😀ä/");
 }
 
+TEST(a_string_that_does_not_fit_is_cut_between_two_characters)
+{
+    static const char text[] = "\"a\xe6\x97\xa5\xf0\x9f\x98\x80z\""; /* of 1, 3, 4 and 1 bytes */
+    static const size_t kept[] = { 0, 0, 1, 1, 1, 4, 4, 4, 4, 8, 9, 9 };
+    struct wire_json value;
+
+    ck_assert_int_eq(wire_json_parse(text, sizeof text - 1, &value, NULL), 0);
+    for (size_t size = 1; size < ARRAY_LEN(kept); size++) {
+        char out[16];
+        memset(out, '!', sizeof out);
+        ck_assert_int_eq(wire_json_unquote(value, out, size), 9);
+        ck_assert_uint_eq(strlen(out), kept[size]);
+        ck_assert_int_eq(memcmp(out, text + 1, kept[size]), 0);
+        ck_assert_int_eq(out[size], '!');
+    }
+}
+
 TEST(members_and_elements_are_found_where_they_are)
 {
     static const char text[] = " {\"a\" : [1, \"x\", {\"b\":2} , []], \"b\":\"a\", "

@@ -1,7 +1,7 @@
 /* Work on the pool: a device that hangs takes two threads and no more. */
-#include <check.h>
 #include <semaphore.h>
 
+#include "lib/unit.h"
 #include "loop/work.h"
 
 struct piece {
@@ -41,7 +41,7 @@ static void submit(int i, uint64_t device, sem_t *gate)
     ck_assert(!pieces[i].done);
 }
 
-START_TEST(a_device_that_hangs_leaves_threads_to_the_others)
+TEST(a_device_that_hangs_leaves_threads_to_the_others)
 {
     sem_t gate;
 
@@ -68,9 +68,8 @@ START_TEST(a_device_that_hangs_leaves_threads_to_the_others)
     ck_assert_int_eq(uv_loop_close(&loop), 0);
     (void)sem_destroy(&gate);
 }
-END_TEST
 
-START_TEST(work_for_one_device_starts_in_the_order_it_came)
+TEST(work_for_one_device_starts_in_the_order_it_came)
 {
     ck_assert_int_eq(uv_loop_init(&loop), 0);
     for (int i = 0; i < 20; i++)
@@ -82,20 +81,5 @@ START_TEST(work_for_one_device_starts_in_the_order_it_came)
     ck_assert(work_free(&loop, WORK_UNKNOWN));
     ck_assert_int_eq(uv_loop_close(&loop), 0);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("work");
-    TCase *tcase = tcase_create("work");
-
-    tcase_set_timeout(tcase, 30);
-    tcase_add_test(tcase, a_device_that_hangs_leaves_threads_to_the_others);
-    tcase_add_test(tcase, work_for_one_device_starts_in_the_order_it_came);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
-}
+UNIT_MAIN("work")

@@ -1,26 +1,40 @@
-"""What runs a job inside the interpreter: its code, its result, its traceback.
+"""The job's half of the harness: its code, its result, its traceback, the module `mandor`.
 
-`setup(native)` is called once, before the first copy, and leaves nothing behind in any module but what jobs may see.  `native` are
-the harness's functions (interpreter.mjs)."""
+Whatever runs code of the job runs here, and a job can reach all of it: nothing in this module leads to keeper.py, which no job
+reaches, and nothing here is believed there.  `setup(native)` is called once, before the first copy; `native` are functions of
+interpreter.mjs."""
 
 import ast
 import asyncio
+import atexit
 import builtins
+import gc
 import linecache
+import logging
 import re
 import sys
 import time
 import traceback
 import types
+from asyncio.runners import _State
+from inspect import CO_COROUTINE
+from json import JSONEncoder
+
+from _io import _IOBase
 
 JOB_FILE = "job.py"
 DEPTH_MAX = 200  # of a result
 WORDS_MAX = 1 << 20  # of progress and log, as JSON
+ERROR_MAX = 16000  # characters of a traceback in the record
+TIDY_S = 1  # for tasks that a job has begun and not waited for, at its end
+_STOCK_HOOKS = (sys.__excepthook__, traceback.print_exception)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class ResultError(TypeError):
     """The result is nothing that JSON can hold."""
+
+    __module__ = "builtins"  # its words are the job's error, where nothing of ours shows
 
 
 # ---- results ----
@@ -80,8 +94,13 @@ def _encode(value, path, depth):
     if depth >= DEPTH_MAX:
         raise ResultError(f"{path[:200]}… is nested deeper than {DEPTH_MAX} levels")
     if isinstance(value, dict):
-        return {_key(key, path): _encode(item, f"{path}.{key}" if path else str(key), depth + 1)
-                for key, item in value.items()}
+        names = {}
+        for key, item in value.items():
+            name = _key(key, path)
+            if name in names:
+                raise ResultError(f"{path or 'the result'} has two keys that are both {name[:100]!r} in JSON")
+            names[name] = _encode(item, f"{path}.{key}" if path else str(key), depth + 1)
+        return names
     if isinstance(value, (list, tuple)):
         return [_encode(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
     if isinstance(value, (set, frozenset)):
@@ -143,10 +162,22 @@ def _clean(report, seen):
         _clean(inner, seen)
 
 
+def _legible(text):
+    """What JSON cannot hold, as Python would write it."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
 def _describe(error):
     report = traceback.TracebackException.from_exception(error, compact=True)
     _clean(report, set())
-    return "".join(report.format(colorize=False)).rstrip("\n")
+    return _legible("".join(report.format(colorize=False)).rstrip("\n"))
+
+
+def _shorten(text):
+    """The exception is said last."""
+    if len(text) <= ERROR_MAX:
+        return text
+    return f"{text[:ERROR_MAX // 4]}\n…\n{text[-ERROR_MAX * 3 // 4:]}"
 
 
 # ---- one job ----
@@ -163,304 +194,280 @@ def _compile(source):
     return body, None if last is None else compile(last, JOB_FILE, "eval", flags, True)
 
 
+def _open_files():
+    """Those of the job: what was there before the fork is frozen, and not among them.  At scope, where looking at all objects ends the
+    copy, those of its globals."""
+    objects = list(vars(sys.modules["__main__"]).values()) if _lasting else gc.get_objects()
+    return [one for one in objects if issubclass(type(one), _IOBase)]
+
+
 def _flush():
-    for stream in (sys.stdout, sys.__stdout__, sys.stderr, sys.__stderr__):
+    for name in ("stdout", "__stdout__", "stderr", "__stderr__"):
         try:
-            stream.flush()
+            getattr(sys, name).flush()
         except BaseException:
             pass
 
 
-def setup(native):
-    from inspect import CO_COROUTINE
-    from json import dumps, loads
+def _finish():
+    """As the end of an interpreter: what was put off until then is done, and what was written leaves its buffers."""
+    _run_exitfuncs()
+    try:
+        files = _open_files()
+    except BaseException:
+        files = []
+    for file in files:
+        try:
+            if not file.closed and file.writable():
+                file.flush()
+        except BaseException:
+            pass
+    _flush()
 
-    out, emit, leave, wait, check = native.out, native.emit, native.leave, native.sleep, native.check
-    state = types.SimpleNamespace(top=None, job=None, code=None)
 
-    def sleep(seconds, /):
-        """Suspend execution for a given number of seconds."""
-        seconds = float(seconds) if not hasattr(seconds, "__index__") else seconds.__index__()
-        if seconds != seconds:
-            raise ValueError("Invalid value NaN (not a number)")
-        if seconds < 0:
-            raise ValueError("sleep length must be non-negative")
-        end = time.monotonic() + seconds
-        left = seconds
-        while left > 0:
-            wait(min(left, 1000.0) * 1000)
-            check()
-            left = end - time.monotonic()
-        check()
+def _handlers():
+    return [one for one in logging._handlerList if one() not in _kept_handlers]
 
+
+def close_handlers():
+    """logging.shutdown(), but for the handlers that others need."""
+    handlers = _handlers()
+    if handlers:
+        logging.shutdown(handlers)
+
+
+def _rehearse_finish():
+    _handlers()
+    if gc.get_freeze_count() > 0:  # else there are too many objects to look at
+        _open_files()
+    _flush()
+
+
+def _complain(words):
+    """On standard error, where the job has left one: print() would take standard output for None."""
+    try:
+        sys.stderr.write(f"{words}\n")
+    except BaseException:
+        pass
+
+
+def _lines(source):
+    """As the compiler counts them: splitlines() sees more ends of lines."""
+    return [f"{line}\n" for line in source.replace("\r\n", "\n").replace("\r", "\n").split("\n")]
+
+
+async def _evaluate(code, last, names):
+    value = eval(code, names)
+    if code.co_flags & CO_COROUTINE:
+        await value
+    if last is None:
+        return names.get("result")
+    value = eval(last, names)
+    if last.co_flags & CO_COROUTINE:
+        value = await value
+    return names.get("result") if value is None else value
+
+
+def _names_for(job):
+    main = types.ModuleType("__main__")
+    names = main.__dict__
+    names["__file__"] = JOB_FILE
+    names["__builtins__"] = builtins
+    params = job.get("params")
+    names["params"] = params
+    if job.get("bind_params") and isinstance(params, dict):
+        for key, value in params.items():
+            if key.isidentifier():
+                names[key] = value
+    sys.modules["__main__"] = main
+    sys.argv = [JOB_FILE]
+    return names
+
+
+def _fail(error):
+    """Report an exception as CPython would; returns the exit code and the words for the record."""
+    if isinstance(error, SystemExit):
+        code = error.code
+        if code is None:
+            return 0, None
+        if isinstance(code, int):
+            return code & 0xFF if -(1 << 63) <= code < 1 << 63 else 0xFF, None
+        _complain(code)
+        return 1, None
+    try:
+        text = _describe(error)
+    except BaseException as worse:
+        text = f"{type(error).__name__} (its traceback cannot be shown: {type(worse).__name__})"
+    _show(error, text)
+    return 1, _shorten(text)
+
+
+def _own(stack):
+    """Without the frames of who called the job's code."""
+    while stack is not None and _is_ours(stack.tb_frame.f_code.co_filename):
+        stack = stack.tb_next
+    return stack
+
+
+def _show(error, text):
+    """By sys.excepthook, where the job has one of its own."""
+    hook = getattr(sys, "excepthook", None)
+    if hook is not None and hook not in _STOCK_HOOKS:
+        try:
+            error.__traceback__ = _own(error.__traceback__)
+            hook(type(error), error, error.__traceback__)
+            return
+        except BaseException as worse:
+            worse.__context__ = None
+            _complain(f"Error in sys.excepthook:\n{_describe(worse)}\n\nOriginal exception was:")
+    _complain(text)
+
+
+async def perform(job):
+    """Run one job; returns its exit code, the words of its end or None, its result as JSON or None."""
+    source = job["code"].removeprefix("\ufeff")  # a byte order mark, which some editors write
+    linecache.cache[JOB_FILE] = (len(source), None, _lines(source), JOB_FILE)
+    try:
+        code, last = _compile(source)
+        value = await _evaluate(code, last, _names_for(job))
+        outcome = 0, None, _to_json(_encode(value, "", 0))
+    except BaseException as error:
+        outcome = *_fail(error), None
+    try:
+        tasks = asyncio.all_tasks(_loop)
+        if len(tasks) > 2:  # this one, and the one that waits for it
+            await _end_tasks([task for task in tasks if not _is_ours(getattr(getattr(task.get_coro(), "cr_code", None), "co_filename", ""))])
+        if _loop._asyncgens:
+            await _loop.shutdown_asyncgens()
+    except BaseException:
+        pass  # interrupted once more
+    (_rehearse_finish if job.get("rehearsal") else _finish)()
+    return outcome
+
+
+def exited(code):
+    """SystemExit in a callback; returns the exit code."""
+    code, _ = _fail(SystemExit(code))
+    _finish()
+    return code
+
+
+# ---- the event loop: there is one, and it runs already ----
+
+
+_loop = asyncio.get_event_loop()
+
+
+async def _end_tasks(tasks):
+    """As asyncio.run() ends: what was begun and not waited for is cancelled, and may tidy up."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=TIDY_S)
+    for task in tasks:
+        if task.done() and not task.cancelled() and task.exception() is not None:
+            _loop.call_exception_handler({"message": "unhandled exception at the end of the event loop", "exception": task.exception(), "task": task})
+
+
+class Runner(asyncio.Runner):
+    __doc__ = asyncio.Runner.__doc__
+    __module__ = asyncio.Runner.__module__
+
+    def __init__(self, *, debug=None, loop_factory=None):
+        super().__init__(debug=debug)
+        self._before = asyncio.all_tasks(_loop)
+
+    def close(self):
+        if self._state is _State.INITIALIZED:
+            self._state = _State.CLOSED
+            mine = asyncio.all_tasks(_loop) - self._before - {asyncio.current_task(_loop)}
+            _loop.run_until_complete(_end_tasks(mine))
+
+    def run(self, coro, *, context=None):
+        self._lazy_init()
+        if asyncio.iscoroutine(coro):
+            coro = _loop.create_task(coro, context=context or self._context)
+        return _loop.run_until_complete(asyncio.ensure_future(coro))
+
+
+def run(main, *, debug=None, loop_factory=None):
+    with Runner(debug=debug) as runner:
+        return runner.run(main)
+
+
+def _share_loop():
+    run.__doc__, run.__module__ = asyncio.run.__doc__, asyncio.run.__module__
+    asyncio.run = asyncio.runners.run = run
+    asyncio.Runner = asyncio.runners.Runner = Runner
+    type(asyncio.events._get_event_loop_policy()).new_event_loop = lambda policy: _loop
+
+
+# ---- what a job can say ----
+
+
+_to_json = JSONEncoder().encode
+_run_exitfuncs = atexit._run_exitfuncs
+_kept_handlers = (logging.lastResort,)
+_native = None
+_lasting = False  # does the process take job after job?
+
+
+def sleep(seconds, /):
+    """Suspend execution for a given number of seconds."""
+    seconds = float(seconds) if not hasattr(seconds, "__index__") else seconds.__index__()
+    if seconds != seconds:
+        raise ValueError("Invalid value NaN (not a number)")
+    if seconds < 0:
+        raise ValueError("sleep length must be non-negative")
+    end = time.monotonic() + seconds
+    left = seconds
+    while left > 0:
+        _native.sleep(min(left, 1000.0) * 1000)
+        _native.check()
+        left = end - time.monotonic()
+    _native.check()
+
+
+def _say(kind, value):
+    text = _to_json({kind: _encode(value, kind, 0)})
+    if len(text) > WORDS_MAX:
+        raise ValueError(f"{kind} has {len(text)} bytes as JSON, at most {WORDS_MAX} are heard")
+    _native.emit(text)
+
+
+def progress(value, /):
+    """Tell how far the job is: a number, or any JSON value."""
+    _say("progress", value)
+
+
+def log(*values):
+    """Write one line into the job's log."""
+    _say("log", _legible(" ".join(map(str, values))))
+
+
+def write(data, /):
+    """Write bytes to standard output."""
+    sys.stdout.flush()
+    view = memoryview(data).cast("B")
+    _native.out(view)
+    return view.nbytes
+
+
+def read(size=-1, /):
+    """Read bytes of standard input: at most `size`, or all."""
+    return sys.stdin.buffer.read(size)
+
+
+def setup(native, lasting):
+    global _native, _lasting, _kept_handlers
+    _native, _lasting = native, lasting
     time.sleep = sleep
-
-    # -- the module `mandor` --
-
-    def say(kind, value):
-        text = dumps({kind: _encode(value, kind, 0)}, ensure_ascii=True)
-        if len(text) > WORDS_MAX:
-            raise ValueError(f"{kind} has {len(text)} bytes as JSON, at most {WORDS_MAX} are heard")
-        emit(text)
-
-    def progress(value, /):
-        """Tell how far the job is: a number, or any JSON value."""
-        say("progress", value)
-
-    def log(*values):
-        """Write one line into the job's log."""
-        say("log", " ".join(map(str, values)))
-
-    def write(data, /):
-        """Write bytes to standard output."""
-        sys.stdout.flush()
-        view = memoryview(data).cast("B")
-        out(view)
-        return view.nbytes
-
-    def read(size=-1, /):
-        """Read bytes of standard input: at most `size`, or all."""
-        return sys.stdin.buffer.read(size)
-
+    if lasting:
+        _kept_handlers = tuple(one() for one in logging._handlerList)
+    atexit.unregister(logging.shutdown)
+    atexit.register(close_handlers)
+    _share_loop()
     module = types.ModuleType("mandor", "What a job can say to mandor.")
     module.progress, module.log, module.write, module.read = progress, log, write, read
     module.__all__ = ["log", "progress", "read", "write"]
     sys.modules["mandor"] = module
-
-    # -- the end of a job --
-
-    def fail(error):
-        """Report an exception as CPython would; returns the exit code."""
-        if isinstance(error, SystemExit):
-            code = error.code
-            if code is None:
-                return 0
-            if isinstance(code, int):
-                return code & 0xFF
-            print(code, file=sys.stderr)
-            return 1
-        try:
-            text = _describe(error)
-        except BaseException as worse:
-            text = f"{type(error).__name__} (its traceback cannot be shown: {type(worse).__name__})"
-        try:
-            print(text, file=sys.stderr)
-        except BaseException:
-            pass
-        native.error(text)
-        return 1
-
-    def exit_now(code):
-        """SystemExit in a task ends the job as well."""
-        _flush()
-        leave(fail(SystemExit(code)))
-
-    def interrupted():
-        for task in asyncio.all_tasks():
-            if task is not state.top:
-                task.cancel()
-
-    async def evaluate(code, last, names):
-        value = eval(code, names)
-        if code.co_flags & CO_COROUTINE:
-            await value
-        if last is None:
-            return names.get("result")
-        value = eval(last, names)
-        if last.co_flags & CO_COROUTINE:
-            value = await value
-        return names.get("result") if value is None else value
-
-    def names_for(job):
-        main = types.ModuleType("__main__")
-        names = main.__dict__
-        names["__file__"] = JOB_FILE
-        names["__builtins__"] = builtins
-        params = job.get("params")
-        names["params"] = params
-        if job.get("bind_params") and isinstance(params, dict):
-            for key, value in params.items():
-                if key.isidentifier():
-                    names[key] = value
-        sys.modules["__main__"] = main
-        return names
-
-    async def run(text):
-        """Run one job; returns its exit code."""
-        job = loads(text)
-        source = job["code"]
-        state.top = asyncio.current_task()
-        linecache.cache[JOB_FILE] = (len(source), None, source.splitlines(True), JOB_FILE)
-        try:
-            code, last = _compile(source)
-            state.job = asyncio.ensure_future(evaluate(code, last, names_for(job)))
-            value = await state.job
-            _flush()
-            native.result(dumps(_encode(value, "", 0), ensure_ascii=True))
-            return 0
-        except BaseException as error:
-            code = fail(error)
-            _flush()
-            return code
-
-    loop = asyncio.get_event_loop()
-    loop._keyboard_interrupt_handler = interrupted
-    loop._system_exit_handler = exit_now
-    cleaner = _Cleaner(loop, state)
-    return types.SimpleNamespace(run=run, interrupted=interrupted, reseed=_reseed, remember=cleaner.remember, tidy=cleaner.tidy)
-
-
-# ---- isolation `scope` ----
-
-
-class _Cleaner:
-    """Puts back what a job has changed, as far as that can be seen; tidy() is false where it could not be done."""
-
-    WRITABLE = ("/tmp", "/home/pyodide", "/home")
-
-    def __init__(self, loop, state):
-        self.loop, self.state = loop, state
-
-    def remember(self):
-        import gc
-        import os
-        import signal
-        import warnings
-
-        gc.collect()
-        self.modules = dict(sys.modules)
-        self.dicts = {name: dict(module.__dict__) for name, module in sys.modules.items()
-                      if isinstance(module, types.ModuleType) and name not in ("__main__", "<mandor>")}
-        self.path, self.meta_path, self.path_hooks = list(sys.path), list(sys.meta_path), list(sys.path_hooks)
-        self.environ = dict(os.environ)
-        self.cwd = os.getcwd()
-        self.files = {place: set(os.listdir(place)) for place in self.WRITABLE}
-        self.filters = list(warnings.filters)
-        self.signals = {number: signal.getsignal(number) for number in signal.valid_signals()}
-        self.recursion = sys.getrecursionlimit()
-        self.handles = []
-        self._listen()
-
-    def _listen(self):
-        """Every callback that is put off goes through one of these two."""
-        loop, handles = self.loop, self.handles
-        call_later, call_soon = type(loop).call_later, type(loop).call_soon
-
-        def later(*args, **keys):
-            handle = call_later(loop, *args, **keys)
-            handles.append(handle)
-            return handle
-
-        def soon(*args, **keys):
-            handle = call_soon(loop, *args, **keys)
-            handles.append(handle)
-            return handle
-
-        loop.call_later, loop.call_soon = later, soon
-        self.own = (later, soon)
-
-    async def tidy(self):
-        try:
-            return await self._tidy()
-        except BaseException:
-            return False
-
-    async def _tidy(self):
-        import gc
-
-        top = asyncio.current_task()
-        for task in asyncio.all_tasks():
-            if task is not top:
-                task.cancel()
-        await asyncio.sleep(0)
-        clean = all(task is top for task in asyncio.all_tasks())
-        for handle in self.handles:
-            handle.cancel()
-        self.handles.clear()
-        if (self.loop.__dict__.get("call_later"), self.loop.__dict__.get("call_soon")) != self.own:
-            clean = False
-        self._tidy_interpreter()
-        clean = self._tidy_modules() and clean
-        self._tidy_files()
-        _flush()
-        gc.enable()
-        gc.collect(0)
-        return clean
-
-    def _tidy_interpreter(self):
-        import os
-        import signal
-        import warnings
-
-        sys.path[:], sys.meta_path[:], sys.path_hooks[:] = self.path, self.meta_path, self.path_hooks
-        if dict(os.environ) != self.environ:
-            os.environ.clear()
-            os.environ.update(self.environ)
-        warnings.filters[:] = self.filters
-        for number, handler in self.signals.items():
-            if signal.getsignal(number) != handler:
-                signal.signal(number, handler)
-        sys.setrecursionlimit(self.recursion)
-        sys.settrace(None)
-        sys.setprofile(None)
-        for hook in ("displayhook", "excepthook"):
-            setattr(sys, hook, getattr(sys, f"__{hook}__"))
-        import atexit
-        atexit._clear()
-
-    def _tidy_modules(self):
-        """New modules go, old ones come back, and each has the names that it had."""
-        current = sys.modules
-        for name in list(current):
-            if name not in self.modules and name != "__main__":
-                del current[name]
-        for name, module in self.modules.items():
-            if current.get(name) is not module and name != "__main__":
-                current[name] = module
-        for name, names in self.dicts.items():
-            own = self.modules[name].__dict__
-            if not _same(own, names):
-                own.clear()
-                own.update(names)
-        return True
-
-    def _tidy_files(self):
-        import os
-        import shutil
-
-        os.chdir(self.cwd)
-        for place, known in self.files.items():
-            for name in os.listdir(place):
-                if name in known:
-                    continue
-                path = f"{place}/{name}"
-                if os.path.isdir(path) and not os.path.islink(path):
-                    shutil.rmtree(path)
-                else:
-                    os.unlink(path)
-
-
-def _same(a, b):
-    """The same objects under the same names; == would ask the objects."""
-    if len(a) != len(b):
-        return False
-    for key, value in b.items():
-        if a.get(key, _same) is not value:
-            return False
-    return True
-
-
-def _reseed():
-    """What copies of one process would else share."""
-    modules = sys.modules
-    if "random" in modules:
-        modules["random"].seed()
-    if "uuid" in modules:
-        modules["uuid"]._node = None
-        modules["uuid"]._last_timestamp = None
-        modules["uuid"]._GETTERS = []
-    if "tempfile" in modules:
-        modules["tempfile"]._name_sequence = None
-    numpy_random = modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()

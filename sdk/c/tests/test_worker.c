@@ -177,8 +177,8 @@ TEST(output_waits_for_slow_credit_and_is_exact)
     greet(&mandor, HELLO(4));
     send_to(&mandor, WIRE_JOB, 0, false, 1, A_JOB);
     expect(&mandor, WIRE_CHUNK, 1, "0123");
-    send_to(&mandor, WIRE_CREDIT, WIRE_STDERR, false, 1,
-            "{\"bytes\":100}"); /* of the other stream: changes nothing */
+    /* Of the other stream: changes nothing. */
+    send_to(&mandor, WIRE_CREDIT, WIRE_STDERR, false, 1, "{\"bytes\":100}");
     send_to(&mandor, WIRE_PING, 0, false, 0, "{\"n\":8}");
     expect(&mandor, WIRE_PONG, 0, "{\"n\":8}");
     send_to(&mandor, WIRE_CREDIT, WIRE_STDOUT, false, 1, "{\"bytes\":1}");
@@ -235,8 +235,8 @@ TEST(a_cancel_ends_a_wait_and_the_next_job_is_done)
     expect(&mandor, WIRE_PROGRESS, 1, "[1]");
     send_to(&mandor, WIRE_CANCEL, 0, false, 1, "{\"reason\":\"timeout\",\"grace_ms\":100}");
     expect(&mandor, WIRE_ERROR, 1, "{\"message\":\"cancelled\"}");
-    send_to(&mandor, WIRE_CANCEL, 0, false, 1,
-            "{\"reason\":\"timeout\",\"grace_ms\":100}"); /* crossed: discarded */
+    /* Crossed: discarded. */
+    send_to(&mandor, WIRE_CANCEL, 0, false, 1, "{\"reason\":\"timeout\",\"grace_ms\":100}");
     send_to(&mandor, WIRE_JOB, 0, false, 2, A_JOB);
     expect(&mandor, WIRE_PROGRESS, 2, "[1]");
     expect(&mandor, WIRE_RESULT, 2, "null");

@@ -1,250 +1,126 @@
--- _bullmq_finish.lua - how a job leaves its queue for good: parents, deduplication, retention, metrics.
+-- _bullmq_finish.lua - how a job leaves its queue for good, and what becomes of it then.
 
--- The parent as {B = its queue's base, id =, key =, policy flags}, or nil.
-local function parent_of(text, key)
-    if not key then
-        return nil
-    end
-    local parent = text and decode(text) or {}
-    if type(parent.queueKey) == 'string' and parent.id then
-        parent.B = parent.queueKey .. ':'
-    else -- scheduler ids hold colons, so this is right only for others
-        parent.B, parent.id = key:match('^(.*:)([^:]*)$')
-    end
-    parent.key = key
-    return parent.B and parent or nil
-end
-
--- Out of waiting-children, to where it has to wait now.
-local function release_parent(parent, at_once)
-    local B, id = parent.B, parent.id
-    if call('EXISTS', parent.key) == 0 or call('ZREM', B .. 'waiting-children', id) == 0 then
-        return
-    end
-    local fields = call('HMGET', parent.key, 'delay', 'priority')
-    local delay, priority = tonumber(fields[1]) or 0, tonumber(fields[2]) or 0
-    if delay > 0 and not at_once then
-        call('ZADD', B .. 'delayed', (now + delay) * EXP, id)
-        event(B, 'delayed', 'jobId', id, 'delay', now + delay)
-        wake_when_due(B)
-        return
-    end
-    if priority > 0 then
-        push_prioritized(B, id, priority)
-    else
-        push_wait(B, id, 'RPUSH')
-    end
-    event(B, 'waiting', 'jobId', id, 'prev', 'waiting-children')
-end
-
-local function release_if_free(parent)
-    if call('SCARD', parent.key .. ':dependencies') == 0 then
-        release_parent(parent)
-    end
-end
-
-local function tell_parent_completed(parent, child, returnvalue)
-    if call('SREM', parent.key .. ':dependencies', child) == 1 then
-        call('HSET', parent.key .. ':processed', child, returnvalue)
-        release_if_free(parent)
-    end
-end
-
--- The parent has to fail too: the worker that takes it next finds the reason in `defa`.
-local function fail_parent(parent, child)
-    local B, id = parent.B, parent.id
-    local reason = 'child ' .. child .. ' failed'
-    call('ZADD', parent.key .. ':unsuccessful', now, child)
-    if call('EXISTS', parent.key) == 0 then
-        return
-    end
-    if call('ZSCORE', B .. 'waiting-children', id) then
-        call('HSET', parent.key, 'defa', reason)
-        release_parent(parent, true)
-    elseif call('ZREM', B .. 'delayed', id) == 1 then
-        call('HSET', parent.key, 'delay', 0, 'defa', reason)
-        local priority = tonumber(call('HGET', parent.key, 'priority')) or 0
-        if priority > 0 then
-            push_prioritized(B, id, priority)
-        else
-            push_wait(B, id, 'RPUSH')
-        end
-        event(B, 'waiting', 'jobId', id, 'prev', 'delayed')
-    elseif not call('ZSCORE', B .. 'failed', id) then
-        call('HSET', parent.key, 'defa', reason)
-    end
-end
-
-local function tell_parent_failed(parent, child, reason)
-    if not (parent.fpof or parent.cpof or parent.idof or parent.rdof) then
-        return -- it waits until the child is retried or removed
-    end
-    if call('SREM', parent.key .. ':dependencies', child) == 0 then
-        return
-    end
-    if parent.fpof then
-        fail_parent(parent, child)
-    elseif parent.cpof then
-        call('HSET', parent.key .. ':failed', child, reason)
-        release_parent(parent)
-    else
-        if parent.idof then
-            call('HSET', parent.key .. ':failed', child, reason)
-        end
-        release_if_free(parent)
-    end
-end
-
--- Its parent does not wait for it any more.
-local function detach(B, id)
-    local fields = call('HMGET', B .. id, 'parentKey', 'parent')
-    local parent = parent_of(fields[2], fields[1])
-    if not parent or call('SREM', parent.key .. ':dependencies', B .. id) == 0 or
-        call('SCARD', parent.key .. ':dependencies') > 0 or call('EXISTS', parent.key) == 0 then
-        return
-    end
-    if call('ZREM', parent.B .. 'waiting-children', parent.id) == 1 then
-        push_wait(parent.B, parent.id, 'RPUSH')
-        event(parent.B, 'waiting', 'jobId', parent.id, 'prev', 'waiting-children')
-    end
-end
+-- What many jobs of one call need is done once for all of them, by carry_out().
+local doomed = {}                              -- keys
+local kept = { completed = {}, failed = {} }   -- score, id, …
+local kept_base
 
 local function delete(B, id)
-    local key = B .. id
-    call('DEL', key, key .. ':logs', key .. ':dependencies', key .. ':processed', key .. ':failed', key .. ':unsuccessful')
+    local key, n = B .. id, #doomed
+    doomed[n + 1], doomed[n + 2], doomed[n + 3] = key, key .. ':logs', key .. ':dependencies'
+    doomed[n + 4], doomed[n + 5], doomed[n + 6] = key .. ':processed', key .. ':failed', key .. ':unsuccessful'
 end
 
--- What was added under this deduplication id while the job ran, and had to wait for its end.
-local function add_pending(B, deid)
-    local key = B .. 'dn:' .. deid
-    local next = call('HMGET', key, 'name', 'data', 'opts', 'jid', 'pk', 'pd', 'pdk', 'rjk')
-    if not next[1] then
-        return
-    end
-    local counter = call('INCR', B .. 'id')
-    local id = next[4] or tostring(counter)
-    local opts = decode(next[3])
-    local de = type(opts.de) == 'table' and opts.de or {}
-    local ttl = tonumber(de.ttl) or 0
-    if ttl > 0 and not de.keepLastIfActive then
-        call('SET', B .. 'de:' .. deid, id, 'PX', ttl)
-    else
-        call('SET', B .. 'de:' .. deid, id)
-    end
-    local fields = { 'deid', deid }
-    for i, name in ipairs({ 'parentKey', 'parent' }) do
-        if next[4 + i] then
-            fields[#fields + 1] = name
-            fields[#fields + 1] = next[4 + i]
+-- The command, with the elements of the list as its last arguments; many of them in several calls.
+local function in_parts(list, command, key)
+    for from = 1, #list, 5000 do
+        local to = math.min(from + 4999, #list)
+        if key then
+            call(command, key, unpack(list, from, to))
+        else
+            call(command, unpack(list, from, to))
         end
     end
-    if next[8] then
-        fields[#fields + 1] = 'rjk'
-        fields[#fields + 1] = next[8]
-    end
-    local delay, priority = tonumber(opts.delay) or 0, tonumber(opts.priority) or 0
-    store(B, id, next[1], next[2] or '{}', next[3] or '{}', tonumber(opts.timestamp) or now, delay, priority, fields)
-    enqueue(B, id, delay, priority, opts.lifo == true)
-    if next[7] then
-        call('SADD', next[7], B .. id)
-    end
-    call('DEL', key)
 end
 
-local function end_deduplication(B, id, deid)
-    local key = B .. 'de:' .. deid
-    local ttl = call('PTTL', key)
-    if ttl == 0 or (ttl == -1 and call('GET', key) == id) then
-        call('DEL', key)
+local function list_kept()
+    for state, list in pairs(kept) do
+        if #list > 0 then
+            in_parts(list, 'ZADD', kept_base .. state)
+            kept[state] = {}
+        end
     end
-    add_pending(B, deid)
+end
+
+local function carry_out()
+    list_kept()
+    in_parts(doomed, 'DEL')
+    doomed = {}
+end
+
+-- Made when the first job comes that needs one of these.
+local rare
+local function rarely()
+    if rare then
+        return rare
+    end
+--@include _bullmq_enter.lua
+--@include _bullmq_rare.lua
+    rare = {
+        push_wait = push_wait, push_prioritized = push_prioritized, push_delayed = push_delayed,
+        parent_of = parent_of, tell_parent_completed = tell_parent_completed, tell_parent_failed = tell_parent_failed,
+        detach = detach, end_deduplication = end_deduplication, count_metrics = count_metrics,
+    }
+    return rare
 end
 
 -- keep = {count = -1: all, 0: none, n: the newest n; age = seconds, 0: any; limit = removals at most}
-local function retain(B, id, state, keep, fields)
+local function retain(B, id, state, keep, fields, parent)
     if keep.count == 0 then
-        detach(B, id)
+        if parent then
+            rarely().detach(B, id)
+        end
         delete(B, id)
         return
     end
     local set = B .. state
-    call('ZADD', set, now, id)
-    call('HMSET', B .. id, 'finishedOn', now, unpack(fields))
+    call('HMSET', B .. id, 'finishedOn', ARGV[2], unpack(fields))
+    local list = kept[state]
+    kept_base, list[#list + 1], list[#list + 2] = B, ARGV[2], id
+    if keep.count < 0 and keep.age == 0 then
+        return
+    end
+    list_kept()
     local old = {}
     if keep.age > 0 then
         old = call('ZREVRANGEBYSCORE', set, now - keep.age * 1000, 0, 'LIMIT', 0, keep.limit)
     end
     for pass = 1, 2 do
         for _, job in ipairs(old) do
-            detach(B, job)
+            rarely().detach(B, job)
             delete(B, job)
         end
-        for from = 1, #old, 5000 do
-            call('ZREM', set, unpack(old, from, math.min(from + 4999, #old)))
-        end
+        in_parts(old, 'ZREM', set)
         old = pass == 1 and keep.count > 0 and call('ZREVRANGE', set, keep.count, -1) or {}
     end
 end
 
-local function count_metrics(B, state, points)
-    local key = B .. 'metrics:' .. state
-    local count = call('HINCRBY', key, 'count', 1) - 1
-    local prev = call('HMGET', key, 'prevTS', 'prevCount')
-    if not prev[1] then
-        call('HSET', key, 'prevTS', now, 'prevCount', 0)
-        return
-    end
-    local minutes = math.min(math.floor(now / 60000) - math.floor(tonumber(prev[1]) / 60000), points)
-    if minutes > 0 then
-        call('LPUSH', key .. ':data', count - tonumber(prev[2] or 0))
-        for _ = 2, minutes do
-            call('LPUSH', key .. ':data', 0)
-        end
-        call('LTRIM', key .. ':data', 0, points - 1)
-        call('HSET', key, 'prevCount', count, 'prevTS', now)
-    end
-end
+local trimmed = {} -- the events of these have been, in this call
+local FINISH_FIELDS = { 'ats', 'atm', 'parentKey', 'parent', 'deid', 'priority' }
 
-local trimmed = {}
-local function trim_events(B)
-    if not trimmed[B] then
-        trimmed[B] = true
-        call('XTRIM', B .. 'events', 'MAXLEN', '~', stream_length(B))
-    end
-end
-
--- The job, in no list any more, is completed or failed.  e: value (JSON or the reason's text), keep, attempts, points, record.
-local function finish(B, id, state, e)
+-- The job, in no list any more, is completed or failed.  job: its FINISH_FIELDS; value: JSON or the reason's text; record: text or "";
+-- how: keep, attempts, points.  carry_out() has to follow.
+local function finish(B, id, state, job, value, record, how)
     local key = B .. id
-    local fields = call('HMGET', key, 'parentKey', 'parent', 'deid')
-    trim_events(B)
-    if fields[3] then
-        end_deduplication(B, id, fields[3])
+    if job[5] then
+        rarely().end_deduplication(B, id, job[5])
     end
-    local parent = parent_of(fields[2], fields[1])
+    local parent = job[3] and rarely().parent_of(job[4], job[3])
     if parent and state == 'completed' then
-        tell_parent_completed(parent, key, e.value)
+        rare.tell_parent_completed(parent, key, value)
     elseif parent then
-        tell_parent_failed(parent, key, e.value)
+        rare.tell_parent_failed(parent, key, value)
     end
-    local made = call('HINCRBY', key, 'atm', 1)
-    local kept = { state == 'completed' and 'returnvalue' or 'failedReason', e.value }
-    if e.record ~= '' then
-        kept[3], kept[4] = 'mandor', e.record
+    local made = (tonumber(job[2]) or 0) + 1
+    local fields = { 'atm', made, state == 'completed' and 'returnvalue' or 'failedReason', value }
+    if record ~= '' then
+        fields[5], fields[6] = 'mandor', record
     end
     if state == 'failed' then
         call('HDEL', key, 'defa')
     end
-    retain(B, id, state, e.keep, kept)
+    retain(B, id, state, how.keep, fields, parent)
+    local tell = trimmed[B] and event or event_trim
+    trimmed[B] = true
     if state == 'completed' then
-        event(B, 'completed', 'jobId', id, 'returnvalue', e.value, 'prev', 'active')
+        tell(B, 'completed', 'jobId', id, 'returnvalue', value, 'prev', 'active')
     else
-        event(B, 'failed', 'jobId', id, 'failedReason', e.value, 'prev', 'active')
-        if made >= e.attempts then
+        tell(B, 'failed', 'jobId', id, 'failedReason', value, 'prev', 'active')
+        if made >= how.attempts then
             event(B, 'retries-exhausted', 'jobId', id, 'attemptsMade', made)
         end
     end
-    if e.points > 0 then
-        count_metrics(B, state, e.points)
+    if how.points > 0 then
+        rarely().count_metrics(B, state, how.points)
     end
 end

@@ -1,4 +1,7 @@
--- _bullmq_queue.lua - what all scripts share: how a job enters a queue, and how the others hear of it.
+-- _bullmq_queue.lua - what all scripts share: how others hear of a queue's jobs, and who may take them.
+--
+-- The body of a script runs anew at each call, and makes its functions each time: that of one which is called for each job has only
+-- those that most calls need, and the others inside of a function that makes them when the first is wanted.
 --
 -- KEYS[1] = a key of the queue (routes the call in a cluster), ARGV[1] = "<prefix>:<queue>:", ARGV[2] = wall clock in ms.
 -- Scores have up to 16 digits: they go to redis.call() as numbers, never through tostring().
@@ -29,6 +32,8 @@ local function event_trim(B, ...)
     call('XADD', B .. 'events', 'MAXLEN', '~', stream_length(B), '*', 'event', ...)
 end
 
+local unwritten = 0 -- jobs that have left P's `active`, which does not show it yet
+
 -- Where plain jobs wait, and whether nobody may take them now.  A queue that BullMQ 5 paused has its jobs in `paused`, and its
 -- resume overwrites `wait`: what were put there meanwhile would be lost.
 local function waiting(B)
@@ -39,67 +44,13 @@ local function waiting(B)
         end
         return B .. 'wait', true
     end
-    return B .. 'wait', meta[2] and call('LLEN', B .. 'active') >= (tonumber(meta[2]) or 0)
+    return B .. 'wait', meta[2] and call('LLEN', B .. 'active') - (B == P and unwritten or 0) >= (tonumber(meta[2]) or 0)
 end
 
 local function wake(B, blocked)
     if not blocked then
         call('ZADD', B .. 'marker', 0, '0')
     end
-end
-
-local function push_wait(B, id, side)
-    local list, blocked = waiting(B)
-    call(side, list, id)
-    wake(B, blocked)
-end
-
-local function push_prioritized(B, id, priority)
-    local _, blocked = waiting(B)
-    local turn = call('INCR', B .. 'pc')
-    call('ZADD', B .. 'prioritized', priority * CLASS + turn % CLASS, id)
-    wake(B, blocked)
-end
-
-local function wake_when_due(B)
-    local first = call('ZRANGE', B .. 'delayed', 0, 0, 'WITHSCORES')
-    if first[2] then
-        call('ZADD', B .. 'marker', tonumber(first[2]) / EXP, '1')
-    end
-end
-
--- First in, first out also within one millisecond.
-local function push_delayed(B, id, due)
-    local low = due * EXP
-    local last = call('ZREVRANGEBYSCORE', B .. 'delayed', low + EXP - 1, low, 'WITHSCORES', 'LIMIT', 0, 1)
-    local score = low
-    if last[2] then
-        score = math.min(tonumber(last[2]) + 1, low + EXP - 1)
-    end
-    call('ZADD', B .. 'delayed', score, id)
-    wake_when_due(B)
-end
-
--- A new job, stored already, takes its place.
-local function enqueue(B, id, delay, priority, lifo)
-    if delay > 0 then
-        push_delayed(B, id, now + delay)
-        event_trim(B, 'delayed', 'jobId', id, 'delay', now + delay)
-        return
-    end
-    if priority > 0 then
-        push_prioritized(B, id, priority)
-    else
-        push_wait(B, id, lifo and 'RPUSH' or 'LPUSH')
-    end
-    event_trim(B, 'waiting', 'jobId', id)
-end
-
--- fields: further pairs of the hash (parentKey, parent, rjk, deid).
-local function store(B, id, name, data, opts, stamp, delay, priority, fields)
-    call('HMSET', B .. id, 'name', name, 'data', data, 'opts', opts, 'timestamp', stamp, 'delay', delay,
-        'priority', priority, unpack(fields))
-    event(B, 'added', 'jobId', id, 'name', name)
 end
 
 -- Delayed jobs whose time has come; also while nobody may take them.
@@ -121,9 +72,4 @@ local function promote(B, list, blocked)
     end
     wake(B, blocked)
     return #ids
-end
-
-local function decode(text)
-    local ok, value = pcall(cjson.decode, text or '{}')
-    return ok and type(value) == 'table' and value or {}
 end

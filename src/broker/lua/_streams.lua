@@ -21,6 +21,7 @@ local call = redis.call
 local clock = call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local ESTALE, ENOENT, EBUSY = -116, -2, -16
+local EWRITTEN, EUNDONE = 1, -117 -- it is so already, this was asked before; what came before it is lost
 
 local function jk(id) return P .. ':job:' .. id end
 local function zk(q, set) return P .. ':z:' .. q .. ':' .. set end
@@ -28,6 +29,40 @@ local function sk(q) return P .. ':q:' .. q end
 local function get(id, ...) return call('HMGET', jk(id), ...) end
 local function event(kind) call('XADD', P .. ':events', 'MAXLEN', '~', 1000, '*', 'k', kind) end
 local function is_final(st) return st == 'completed' or st == 'failed' or st == 'cancelled' end
+
+-- What many jobs of one call need is done by one command for all of them, at the end of carry_out(): a command costs more than what it does.
+local shared, shared_keys = {}, {}
+local function together(command, key, ...)
+  local keys = shared[command] or {}
+  local list = keys[key]
+  shared[command] = keys
+  if not list then
+    list = { command, key }
+    keys[key] = list
+    shared_keys[#shared_keys + 1] = list
+  end
+  for n = 1, select('#', ...) do
+    list[#list + 1] = (select(n, ...))
+  end
+end
+
+-- Those before one that cannot be written are written all the same.
+local function carry_out(work)
+  local ok, why = pcall(work)
+  for _, list in ipairs(shared_keys) do
+    for from = 3, #list, 4000 do
+      local to = math.min(from + 3999, #list)
+      if list[1] == 'XACK' then
+        call('XACK', list[2], GROUP, unpack(list, from, to))
+      else
+        call(list[1], list[2], unpack(list, from, to))
+      end
+    end
+  end
+  if not ok then
+    error(why, 0)
+  end
+end
 
 -- The entry has done its work.  The job's field `e` is the caller's to delete.
 local function drop_entry(q, e)
@@ -115,6 +150,24 @@ local function held(id, worker, attempt)
     return j
   end
   return nil, j
+end
+
+-- Why an attempt is not held.  One that the server has given out and knows nothing of: it was restarted, or replaced by a replica, without its
+-- last writes.
+local function refusal(j, attempt)
+  return not j[1] and ENOENT or (tonumber(j[3]) or 0) < tonumber(attempt) and EUNDONE or ESTALE
+end
+
+-- Leased, and not run: as if nothing had happened.
+local function go_back(id, q, e, pr, cancelled)
+  call('HDEL', jk(id), 'lu', 'ph', 'cn', 'ln', 'sd')
+  forget_entry(id, q, e)
+  leave(id, q, 'active')
+  if cancelled then
+    make_final(id, q, 'cancelled', now)
+  else
+    make_ready(id, q, tonumber(pr))
+  end
 end
 
 -- The lease holds from now on; the entry's idle time in the group begins anew, its owner stays.

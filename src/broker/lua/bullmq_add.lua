@@ -4,6 +4,7 @@
 --       10 deduplication id ("" = none), 11 its ttl ms (0 = until the job has ended), 12 version for a queue that has none.
 -- Returns {id, 1 when that is another job's}.
 --@include _bullmq_queue.lua
+--@include _bullmq_enter.lua
 local counter = call('INCR', P .. 'id')
 call('HSETNX', P .. 'meta', 'version', ARGV[12])
 stream_length(P)

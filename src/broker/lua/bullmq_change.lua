@@ -4,7 +4,9 @@
 -- Returns 1 done; 2 cancel: asked of who runs it; -1 no such job; -3 not in a state for that; -8 belongs to a scheduler;
 --         -12 runs, or has children that have not ended.
 --@include _bullmq_queue.lua
+--@include _bullmq_enter.lua
 --@include _bullmq_finish.lua
+local parent_of, detach = rarely().parent_of, rarely().detach
 local what, id = ARGV[3], ARGV[4]
 local key = P .. id
 if call('EXISTS', key) == 0 then
@@ -42,8 +44,9 @@ if what == 'cancel' then
         return -3 -- active, and its worker has gone: the stalled check has it first
     end
     call('HSET', key, 'failedReason', 'cancelled', 'stacktrace', '[]')
-    finish(P, id, 'failed', { value = 'cancelled', record = ARGV[5], attempts = math.huge, points = 0,
-        keep = { count = -1, age = 0, limit = 1000 } })
+    finish(P, id, 'failed', call('HMGET', key, unpack(FINISH_FIELDS)), 'cancelled', ARGV[5],
+        { attempts = math.huge, points = 0, keep = { count = -1, age = 0, limit = 1000 } })
+    carry_out()
     return 1
 end
 
@@ -89,5 +92,6 @@ if deid and call('GET', P .. 'de:' .. deid) == id then
 end
 detach(P, id)
 delete(P, id)
+carry_out()
 event_trim(P, 'removed', 'jobId', id, 'prev', state or 'waiting')
 return 1

@@ -2,6 +2,7 @@
 --
 -- ARGV: 1 base, 2 now, 3 pause | resume.  Returns 1 when that changed something.
 --@include _bullmq_queue.lua
+--@include _bullmq_enter.lua
 if ARGV[3] == 'pause' then
     local changed = call('HSET', P .. 'meta', 'paused', 1)
     local version = call('HGET', P .. 'meta', 'version')

@@ -5,6 +5,7 @@
 --       brace, 9 priority, 10 lifo.
 -- Returns {code, id of the next job, ms}: 1 made; 0 not needed; -1 there is no such scheduler any more; -2 a repeatable of old.
 --@include _bullmq_queue.lua
+--@include _bullmq_enter.lua
 local sid = ARGV[3]
 local prev = tonumber(call('ZSCORE', P .. 'repeat', sid))
 local hash = P .. 'repeat:' .. sid

@@ -1,9 +1,11 @@
 -- bullmq_stalled.lua - jobs whose worker has gone: active, no lock, and so at the check before too.
 --
--- ARGV: 1 base, 2 now, 3 interval ms, 4 how often a job may stall.  Returns {id…}.
+-- ARGV: 1 base, 2 now, 3 interval ms, 4 how often a job may stall.  Returns {ms until the next check may be made, id…}.
 --@include _bullmq_queue.lua
-if call('EXISTS', P .. 'stalled-check') == 1 then
-    return {}
+--@include _bullmq_enter.lua
+local rest = call('PTTL', P .. 'stalled-check')
+if rest ~= -2 then
+    return { rest }
 end
 call('SET', P .. 'stalled-check', now, 'PX', ARGV[3])
 call('XTRIM', P .. 'events', 'MAXLEN', '~', stream_length(P))
@@ -16,7 +18,7 @@ end
 
 local suspects = call('SMEMBERS', P .. 'stalled')
 call('DEL', P .. 'stalled')
-local found = {}
+local found = { tonumber(ARGV[3]) }
 for _, id in ipairs(suspects) do
     local key = P .. id
     if call('EXISTS', key .. ':lock') == 0 and call('LREM', P .. 'active', 1, id) > 0 then

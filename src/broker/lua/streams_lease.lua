@@ -125,11 +125,13 @@ end
 
 if lost ~= '' then
   for _, id in ipairs(call('ZRANGE', P .. ':leases', 0, -1)) do
-    local l = get(id, 'w', 'ln', 'q')
+    local l = get(id, 'w', 'ln', 'q', 'e', 'pr', 'cr')
     if l[1] == worker and l[2] == lost and taken < want then
       local j = look(id)
       call('HSET', jk(id), 'ln', nonce)
       row(id, l[3], j, j[5], j[9] == '1')
+    elseif l[1] == worker and l[2] == lost then
+      go_back(id, l[3], l[4], l[5], l[6])
     end
   end
 end

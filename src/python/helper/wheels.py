@@ -40,6 +40,7 @@ UNPACKED_MAX = 1 << 30  # bytes; more would not fit into the interpreter's memor
 SUSPICIOUS_SIZE, SUSPICIOUS_RATIO = 64 << 20, 100  # unpacked bytes; times the size of the file
 MEMBERS_MAX = 100_000
 METADATA_MAX = 8 << 20  # bytes
+UNICODE_PATH = 0x7075  # extra field of a zip
 HASHES = ("sha256", "sha384", "sha512")
 UNSIGNED = ("RECORD", "RECORD.jws", "RECORD.p7s")  # what RECORD cannot hold the hash of
 NOT_IMPORTED = {"tests", "test", "testing", "docs", "doc", "examples", "example", "benchmarks", "scripts", "build"}
@@ -102,6 +103,16 @@ def name_parts(file_name):
     return name, number, wheel_tags
 
 
+def extra_kinds(info):
+    """The numbers of its extra fields."""
+    kinds, rest = set(), info.extra
+    while len(rest) >= 4:
+        kind, length = struct.unpack("<HH", rest[:4])
+        kinds.add(kind)
+        rest = rest[4 + length:]
+    return kinds
+
+
 def check_member(info):
     """One member's name and kind: nothing that could land outside, nothing but plain files."""
     name = info.orig_filename
@@ -116,6 +127,8 @@ def check_member(info):
         raise Refused(f"member {name!r} has a path that is not in its plain form")
     if len(parts) > 2 and parts[0].endswith(".data") and parts[1] in ("purelib", "platlib"):
         raise Refused(f"it keeps modules below '{parts[0]}/{parts[1]}', which Pyodide does not unpack")
+    if UNICODE_PATH in extra_kinds(info):
+        raise Refused(f"member {name!r} has a second name (Unicode path extra field), which Pyodide would take and RECORD does not know")
     kind = stat.S_IFMT(info.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
         raise Refused(f"member {name!r} is {'a symbolic link' if kind == stat.S_IFLNK else 'a special file'}, expected plain files")
@@ -343,7 +356,7 @@ def look_inside(file, size, file_name, target):
 def look(path, target):
     """(name, what the lock says of it); Refused with the reason."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)) as file:  # it may be a pipe
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise Refused("not a regular file")
@@ -465,6 +478,56 @@ def prefer(ranks):
         *theirs(self, candidate), ranks.get(urllib.parse.unquote(candidate.link.url_without_fragment), 0))
 
 
+def note_links(path):
+    """Every file that pip sees in an index goes down there: what there is, where nothing fits."""
+    from pip._internal.index.package_finder import LinkEvaluator
+    theirs = LinkEvaluator.evaluate_link
+    notes = open(path, "a", encoding="utf-8", errors="replace", buffering=1)
+
+    def evaluate_link(self, link):
+        notes.write(f"{utils.canonicalize_name(self.project_name)} {link.filename}\n")
+        return theirs(self, link)
+
+    LinkEvaluator.evaluate_link = evaluate_link
+
+
+def files_seen(path, name):
+    """Those of this package; pages of links show those of others, too."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as notes:
+            names = {line.rstrip("\n").partition(" ")[2] for line in notes if line.startswith(f"{name} ")}
+    except FileNotFoundError:
+        return set()
+    return {one for one in names if re.match(r"(.+?)-\d", one) and utils.canonicalize_name(re.match(r"(.+?)-\d", one)[1]) == name}
+
+
+def what_there_is(names):
+    """Of files that do not fit, in words: versions and platforms."""
+    numbers, platforms = set(), set()
+    for name in names:
+        try:
+            _, number, wheel_tags = name_parts(name)
+        except Refused:
+            continue
+        numbers.add(number)
+        platforms.update(str(tag) if "wasm32" in tag.platform else re.match("[a-z]+", tag.platform)[0] for tag in wheel_tags)
+    if not numbers:
+        return "a source archive alone, of which nothing can be built here" if names else None
+    first, last = str(min(numbers)), str(max(numbers))
+    return f"{first if first == last else f'{first} to {last}'} for {', '.join(sorted(platforms))}"
+
+
+def none_fits(name, path, target):
+    """Why there is no file of this package for the target."""
+    name = utils.canonicalize_name(name)
+    found = what_there_is(files_seen(path, name))
+    digits = "".join(target.python.split("."))
+    if found is None:
+        return f"no index has a package '{name}'"
+    return (f"no wheel of '{name}' can be loaded here: looked for py3-none-any and cp{digits}-{target.abi}-{target.platform} (or abi3), "
+            f"there is {found}")
+
+
 def end_with(parent):
     """Have the kernel end this process when the one that started it ends (prctl(2), PR_SET_PDEATHSIG)."""
     try:
@@ -476,7 +539,7 @@ def end_with(parent):
         os._exit(125)
 
 
-def pip_process(arguments, target, ranks, output):
+def pip_process(arguments, target, ranks, seen, output):
     """In a process of its own: pip, with the target's answers to markers."""
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -484,11 +547,12 @@ def pip_process(arguments, target, ranks, output):
     from pip._vendor.packaging import markers as pip_markers
     pip_markers.default_environment = target.environment
     prefer(ranks)
+    note_links(seen)
     return main(arguments)
 
 
-def run_pip(arguments, target, ranks):
-    """(exit code, what it said)."""
+def run_pip(arguments, target, ranks, seen):
+    """(exit code, what it said).  `seen`: a file for the names of all files that it looks at."""
     output, theirs = os.pipe()
     ours = os.getpid()
     child = os.fork()
@@ -497,7 +561,7 @@ def run_pip(arguments, target, ranks):
         try:
             end_with(ours)
             os.close(output)
-            code = pip_process(arguments, target, ranks, theirs)
+            code = pip_process(arguments, target, ranks, seen, theirs)
         except BaseException as why:  # the parent says it
             print(f"ERROR: {why!r}", flush=True)
         finally:
@@ -520,21 +584,24 @@ def indented(said, title):
     return [line.strip() for line in block[1].splitlines()] if block else []
 
 
-def conflict(said):
+def conflict(said, explain):
     """Why pip found no versions that fit together, or None."""
     causes = indented(said, "The conflict is caused by:")
     nowhere = indented(said, "no matching distributions available for your environment:")
     if not causes:
         return None
     more = f"; and {len(causes) - 3} lines like these" if len(causes) > 3 else ""
-    return f"no versions fit together: {'; '.join(causes[:3])}{more}" + (f"; there is no wheel that fits of {', '.join(nowhere)}" if nowhere else "")
+    return f"no versions fit together: {'; '.join(causes[:3])}{more}" + "".join(f"; {explain(name)}" for name in nowhere)
 
 
-def complaints(said):
-    """What pip says was wrong, in one sentence: its ERROR lines, or the drawing of newer ones."""
-    found = conflict(said)
+def complaints(said, explain):
+    """What pip says was wrong, in one sentence: its ERROR lines, or the drawing of newer ones.  explain(name): of which package no file fits."""
+    found = conflict(said, explain)
     if found:
         return found
+    nothing = re.search(r"satisfies the requirement ([A-Za-z0-9][\w.-]*).*\(from versions: none\)", said)
+    if nothing:
+        return explain(nothing[1])
     lines = re.findall(r"^(?:ERROR: (?!Exception:)|× )(.*(?:\n {2,}.*)*)", said, re.M) + re.findall(r"^╰─> (.*)", said, re.M)
     lines = [re.sub(r"\(from versions: .*?((?:, [^,()]+){3}\))", r"(from versions: …\1", line)
              for line in lines if not line.startswith("Ignored the following")]
@@ -659,17 +726,25 @@ def known_files(request, pyodide):
     return links, {urllib.parse.unquote(link.split("#")[0]): rank for link, rank in ranks.items()}
 
 
+def seen_in(request):
+    return os.path.join(request["scratch"], "seen.txt")
+
+
+def explainer(request, target):
+    return lambda name: none_fits(name, seen_in(request), target)
+
+
 def try_plan(request, target, asked, lines, pyodide):
     scratch = request["scratch"]
     links, ranks = known_files(request, pyodide)
     constraints = write(os.path.join(scratch, "constraints.txt"), "".join(f"{line}\n" for line in lines))
     found = write(os.path.join(scratch, "known.html"), page(links))
-    return run_pip([*pip_arguments(request, target), "--constraint", constraints, "--find-links", found, *map(str, asked)], target, ranks)
+    return run_pip([*pip_arguments(request, target), "--constraint", constraints, "--find-links", found, *map(str, asked)], target, ranks, seen_in(request))
 
 
 def download(request, target, asked, pyodide):
     """pip's choice of versions that fit together: those of the store and of Pyodide when they do, else others."""
-    todo, notes = list(plans(request, pyodide, asked)), []
+    todo, notes, explain = list(plans(request, pyodide, asked)), [], explainer(request, target)
     while todo:
         lines, but = todo.pop(0)
         code, said = try_plan(request, target, asked, lines, pyodide)
@@ -677,6 +752,9 @@ def download(request, target, asked, pyodide):
             for note in notes:
                 say(note)
             return
+        if "[Errno 28]" in said:
+            store = os.path.dirname(os.path.dirname(request["into"]))
+            raise Refused(f"no space is left, in the store '{store}' or where pip keeps what is temporary (TMPDIR)")
         if "DO NOT MATCH THE HASHES" in said:
             break  # never a reason to look for other bytes
         if pyodide is not None and unreachable(said, pyodide):
@@ -684,8 +762,8 @@ def download(request, target, asked, pyodide):
             pyodide = None
             todo = list(plans(request, pyodide, asked))
         else:
-            notes.append(f"{but}: {complaints(said)[:300]}")
-    raise Refused(complaints(said))
+            notes.append(f"{but}: {complaints(said, explain)[:300]}")
+    raise Refused(complaints(said, explain))
 
 
 def download_locked(request, target, pyodide):
@@ -696,9 +774,9 @@ def download_locked(request, target, pyodide):
         place = f"{name} @ {pyodide.link(name).split('#')[0]}" if ours and ours["sha256"] == package["sha256"] else f"{name}=={package['version']}"
         lines.append(f"{place} --hash=sha256:{package['sha256']}\n")
     wanted = write(os.path.join(request["scratch"], "wanted.txt"), "".join(lines))
-    code, said = run_pip([*pip_arguments(request, target), "--no-deps", "--require-hashes", "--requirement", wanted], target, {})
+    code, said = run_pip([*pip_arguments(request, target), "--no-deps", "--require-hashes", "--requirement", wanted], target, {}, seen_in(request))
     if code != 0:
-        raise Refused(complaints(said))
+        raise Refused(complaints(said, explainer(request, target)))
 
 
 def fetch(request):

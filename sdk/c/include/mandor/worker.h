@@ -49,8 +49,8 @@ struct mandor_worker_options {
     const char *name; /* in mandor's log and `mandor pools`; NULL: the program's name */
     uint32_t credit;  /* bytes of stdin that are held for a job unread; 0: 65536 */
     int fd;           /* the socket; 0 or less: the number in $MANDOR_FD */
-    mandor_handler *
-        on_start; /* before HELLO, job NULL: load models here; not 0 ends the run with it.  May be NULL */
+    /* Before HELLO, job NULL: load models here; not 0 ends the run with it.  May be NULL. */
+    mandor_handler *on_start;
 };
 
 /* Serve jobs until mandor says BYE.  options: NULL for the defaults.  At most one run at a time in a process.

@@ -4,8 +4,8 @@
  *     redis://…?key=KEY                redis://…?hash=KEY&field=F
  *
  * The keys that mandor itself makes lie in the same slot of a cluster as KEY. */
-#ifndef MEMORY_TARGET_H
-#define MEMORY_TARGET_H
+#ifndef REDIS_TARGET_H
+#define REDIS_TARGET_H
 
 #include "base/err.h"
 #include "base/macro.h"

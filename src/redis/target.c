@@ -1,5 +1,5 @@
 /* target.c - contract in target.h. */
-#include "memory/target.h"
+#include "redis/target.h"
 
 #include <stdio.h>
 
@@ -9,28 +9,6 @@ static int bad(const struct target *target, struct mandor_err *err, const char *
 {
     return err_set(err, -EINVAL, FAULT_CALLER, "'%s': %s",
                    target->url.text != NULL ? target->url.text : "redis:", what);
-}
-
-/* Parameters of ours and of the connection; anything else is a mistake. */
-static int check_names(const struct target *target, struct mandor_err *err)
-{
-    static const char *const known[] = { "stream",      "key",     "hash", "field", "group",
-                                         "max_pending", "maxlen",  "job",  "ca",    "cert",
-                                         "sni",         "tls_key", "db" };
-
-    for (size_t i = 0; i < target->url.param_count; i++) {
-        const char *name = target->url.params[i].key;
-        bool found = false;
-        for (size_t k = 0; k < ARRAY_LEN(known); k++)
-            found |= str_eq(known[k], name);
-        if (found)
-            continue;
-        const char *near = units_nearest(name, known, ARRAY_LEN(known));
-        return err_set(err, -EINVAL, FAULT_CALLER, "'%s': unknown parameter '%s'%s%s%s",
-                       target->url.text, name, near != NULL ? ", did you mean '" : "",
-                       near != NULL ? near : "", near != NULL ? "'?" : "");
-    }
-    return 0;
 }
 
 static int read_kind(struct target *target, struct mandor_err *err)
@@ -47,7 +25,7 @@ static int read_kind(struct target *target, struct mandor_err *err)
     if (target->key == NULL)
         target->key = hash != NULL ? hash : "";
     if (target->key[0] == '\0')
-        return bad(target, err, "the key is empty");
+        return bad(target, err, "expected the name of a key");
     if ((target->field != NULL) != (hash != NULL))
         return bad(target, err, "expected hash=KEY and field=F together");
     return 0;
@@ -79,11 +57,13 @@ static char *tag(const char *key)
 
 int target_parse(const char *url, struct target *ret, struct mandor_err *err)
 {
+    static const char *const own[] = { "stream", "key",         "hash",   "field",
+                                       "group",  "max_pending", "maxlen", "job" };
+
     *ret = (struct target){ 0 };
     int r = redis_url_parse(url, &ret->url, err);
-
     if (r == 0)
-        r = check_names(ret, err);
+        r = redis_url_check_params(&ret->url, own, ARRAY_LEN(own), err);
     if (r == 0)
         r = read_kind(ret, err);
     if (r == 0)
