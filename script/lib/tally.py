@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""tally.py FILE...: add up test results; prints "N passed, N failed[, N skipped]" and exits 1 unless all is well.
+"""tally.py FILE...: add up test results; says what failed and why, prints "N passed, N failed[, N skipped]" and exits 1 unless all is well.
 
 FILE is meson's testlog.json (what the programs' summaries count, of Check, unittest or TAP, counts one by one) or a JUnit XML file of pytest.
 A file that is absent stands for a part that could not run, and counts as one failure.
@@ -11,6 +11,7 @@ import xml.etree.ElementTree as ElementTree
 
 CHECK_LINE = re.compile(r"^\d+%: Checks: (\d+), Failures: (\d+), Errors: (\d+)", re.M)
 UNITTEST = re.compile(r"^Ran (\d+) tests? in .*\n\n(?:OK|FAILED)(.*)", re.M)
+CHECK_BAD = re.compile(r"^.*:\d+:[FE]:.*$", re.M)
 TAP = re.compile(r"^# pass (\d+)\n# fail (\d+)\n(?:# cancelled (\d+)\n)?# skipped (\d+)", re.M)
 
 
@@ -49,6 +50,8 @@ def meson_log(path):
                 good = 1  # not a Check program
             if bad:
                 print(f"failed: {test['name']} ({result.lower()})")
+                for line in CHECK_BAD.findall(test.get("stdout") or ""):
+                    print(f"    {line}")
             passed, failed = passed + good, failed + bad
     return passed, failed, skipped
 
@@ -60,6 +63,9 @@ def junit(path):
         if kinds & {"failure", "error"}:
             failed += 1
             print(f"failed: {case.get('classname')}::{case.get('name')}")
+            for child in case:
+                if child.tag in ("failure", "error"):
+                    print(f"    {child.get('message', '').splitlines()[0][:300] if child.get('message') else child.tag}")
         elif "skipped" in kinds:
             skipped += 1
         else:

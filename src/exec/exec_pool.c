@@ -11,6 +11,7 @@
 
 #include "base/buf.h"
 #include "base/clock.h"
+#include "base/deadline.h"
 #include "exec/executor_ops.h"
 #include "exec/job_streams.h"
 #include "exec/watchdog.h"
@@ -132,7 +133,7 @@ static void kill_at(struct pooled *pooled, int64_t grace_ms)
     if (pooled->kill_at_ms != 0 && at_ms >= pooled->kill_at_ms)
         return;
     pooled->kill_at_ms = at_ms;
-    (void)uv_timer_start(&pooled->kill, on_grace_over, (uint64_t)grace_ms, 0);
+    deadline_start(&pooled->kill, on_grace_over, grace_ms);
 }
 
 static void stop(struct execution *execution, enum cause cause, int64_t grace_ms, const char *why)

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/clock.h"
+#include "base/deadline.h"
 #include "base/metrics.h"
 #include "base/units.h"
 
@@ -35,7 +36,7 @@ static void on_idle(uv_timer_t *timer)
     if (job_streams_paused(watchdog->streams))
         silent_ms = 0;
     if (silent_ms < limit_ms) {
-        (void)uv_timer_start(timer, on_idle, (uint64_t)(limit_ms - silent_ms), 0);
+        deadline_start(timer, on_idle, limit_ms - silent_ms);
         return;
     }
     (void)snprintf(why, sizeof why, "no output for %s", units_print_duration(limit_ms, limit));
@@ -60,12 +61,10 @@ void watchdog_start(struct watchdog *watchdog)
 
     watchdog->streams->active_at_ms = clock_mono_ms();
     watchdog->due_at_ns = clock_mono_ns() + spec->timeout_ms * 1000000;
-    /* The loop's clock stands still for a turn, and says whole milliseconds: neither is taken from the job's time. */
-    uv_update_time(watchdog->deadline.loop);
     if (spec->timeout_ms > 0)
-        (void)uv_timer_start(&watchdog->deadline, on_deadline, (uint64_t)spec->timeout_ms + 1, 0);
+        deadline_start(&watchdog->deadline, on_deadline, spec->timeout_ms);
     if (spec->idle_timeout_ms > 0)
-        (void)uv_timer_start(&watchdog->idle, on_idle, (uint64_t)spec->idle_timeout_ms, 0);
+        deadline_start(&watchdog->idle, on_idle, spec->idle_timeout_ms);
 }
 
 void watchdog_stop(struct watchdog *watchdog)

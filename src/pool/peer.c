@@ -12,6 +12,7 @@
 
 #include "base/buf.h"
 #include "base/clock.h"
+#include "base/deadline.h"
 #include "base/json.h"
 #include "pool/wire.h"
 #include "pool/wire_json.h"
@@ -748,7 +749,7 @@ int peer_new(uv_loop_t *loop, int adopt_fd, const struct peer_options *options,
     peer->poll.data = peer->timer.data = peer;
     STEAL_FD(fd);
     watch(peer);
-    (void)uv_timer_start(&peer->timer, on_timer, (uint64_t)options->hello_timeout_ms, 0);
+    deadline_start(&peer->timer, on_timer, options->hello_timeout_ms);
     *ret = peer;
     return 0;
 }

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include "base/clock.h"
+#include "base/deadline.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "base/words.h"
@@ -131,7 +132,7 @@ static void on_impatient(uv_timer_t *timer)
 
 static void wait_at_most(struct warm *warm, int64_t ms)
 {
-    (void)uv_timer_start(&warm->timer, on_impatient, (uint64_t)ms, 0);
+    deadline_start(&warm->timer, on_impatient, ms);
 }
 
 void warm_stop(struct warm *warm, enum cause cause, int64_t grace_ms)

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/clock.h"
+#include "base/deadline.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "python/python_int.h"
@@ -123,7 +124,7 @@ void copy_leave(struct copy *copy)
     move(copy, COPY_STOP);
     close_poll(copy);
     close_pipes(copy); /* the end of its channel is the end of its wait */
-    (void)uv_timer_start(&copy->timer, on_impatient, LEAVE_MS, 0);
+    deadline_start(&copy->timer, on_impatient, LEAVE_MS);
 }
 
 static void on_exited(struct child *child, const struct verdict *verdict, void *arg)
@@ -250,7 +251,7 @@ static void on_spawned(struct child *child, pid_t pid, const struct child_pipes 
         copy_stop(copy, CAUSE_WORKER_DIED, strerror(-r));
     copy->patience_ms = copy->python->patience_ms;
     copy->spawned_ms = clock_mono_ms();
-    (void)uv_timer_start(&copy->timer, on_slow, (uint64_t)copy->patience_ms, 0);
+    deadline_start(&copy->timer, on_slow, copy->patience_ms);
 }
 
 /* ---- to its owner ---- */

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include "base/clock.h"
+#include "base/deadline.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/words.h"
@@ -134,7 +135,7 @@ void server_leave(struct server *server, const char *why)
     move(server, SERVER_LEAVE);
     close_socket(server);
     if (served) /* it sees the end when the last request is answered */
-        (void)uv_timer_start(&server->timer, on_impatient, LEAVE_MS, 0);
+        deadline_start(&server->timer, on_impatient, LEAVE_MS);
     else
         child_stop(server->child, CAUSE_SHUTDOWN, 0);
 }
@@ -271,8 +272,7 @@ static void on_spawned(struct child *child, pid_t pid, const struct child_pipes 
         r = say_config(server);
     if (r < 0 && r != -EPIPE) /* it is gone: its exit says more */
         server_kill(server, strerror(-r));
-    (void)uv_timer_start(&server->timer, on_impatient, (uint64_t)server->runtime.start_timeout_ms,
-                         0);
+    deadline_start(&server->timer, on_impatient, server->runtime.start_timeout_ms);
 }
 
 static void on_exited(struct child *child, const struct verdict *verdict, void *arg)

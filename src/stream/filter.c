@@ -17,6 +17,8 @@
 #include <fcntl.h>
 #include <sys/ioctl.h>
 
+#include "base/clock.h"
+#include "base/deadline.h"
 #include "base/metrics.h"
 #include "loop/work.h"
 #include "stream/capture.h"
@@ -95,11 +97,6 @@ struct filter {
     struct filter_stats stats;
 };
 
-static int64_t now_ms(const struct filter *filter)
-{
-    return (int64_t)uv_now(filter_pool_loop(filter->pool));
-}
-
 static size_t used(const struct filter *filter)
 {
     return filter->ring == NULL ? 0 : ring_used(filter->ring);
@@ -170,7 +167,7 @@ static void resume(struct filter *filter)
     filter->paused = false;
     uint64_t ns = uv_hrtime() - filter->paused_at_ns;
     filter->stats.paused_ms += (int64_t)(ns / 1000000);
-    filter->quiet_since_ms = now_ms(filter);
+    filter->quiet_since_ms = clock_mono_ms();
     metric_observe(METRIC_paused_us, (int64_t)(ns / 1000));
 }
 
@@ -231,7 +228,7 @@ static void count(struct filter *filter, int64_t bytes, int64_t kept)
     filter->stats.bytes += bytes;
     filter->stats.discarded_bytes += bytes - kept;
     filter->finish_left -= bytes;
-    filter->quiet_since_ms = now_ms(filter);
+    filter->quiet_since_ms = clock_mono_ms();
     filter->activity = true;
     metric_add(METRIC_stream_bytes, bytes);
 }
@@ -412,7 +409,7 @@ static void start_write(struct filter *filter)
 {
     filter->write_len = ring_used(filter->ring);
     filter->writing = true;
-    filter->waiting_since_ms = now_ms(filter);
+    filter->waiting_since_ms = clock_mono_ms();
     metric_observe(METRIC_ring_fill_bytes, (int64_t)filter->write_len);
     int n = ring_oldest(filter->ring, filter->write_len, filter->iov);
     sink_write(filter->sink, filter->iov, n, filter->hash, on_written, filter);
@@ -489,7 +486,7 @@ static void after_pump(struct work *work)
     OBJ_CHECK(filter, FILTER_MAGIC);
 
     filter->pumping = false;
-    int64_t took_ms = now_ms(filter) - filter->waiting_since_ms;
+    int64_t took_ms = clock_mono_ms() - filter->waiting_since_ms;
     if (took_ms >= STALL_MS) { /* the disk, or the line before it, held the job up */
         filter->stats.pauses++;
         filter->stats.paused_ms += took_ms;
@@ -551,7 +548,7 @@ static void start_pump(struct filter *filter)
         .patient = filter->busy_turns >= BUSY_TURNS && !filter->draining && work_free(loop, device),
     };
     filter->pumping = true;
-    filter->waiting_since_ms = now_ms(filter);
+    filter->waiting_since_ms = clock_mono_ms();
     sink_lend(filter->sink);
     work_submit(loop, &filter->work, device, run_pump, after_pump);
 }
@@ -597,7 +594,7 @@ static void update_poll(struct filter *filter)
         return;
     filter->polling = want;
     if (want) {
-        filter->quiet_since_ms = now_ms(filter);
+        filter->quiet_since_ms = clock_mono_ms();
         (void)uv_poll_start(&filter->poll, UV_READABLE, on_poll); /* fails when closing only */
     } else {
         (void)uv_poll_stop(&filter->poll);
@@ -634,8 +631,7 @@ static void update_timer(struct filter *filter)
             (void)uv_timer_stop(&filter->timer);
     } else if (!active || due < filter->timer_due_ms) {
         filter->timer_due_ms = due;
-        (void)uv_timer_start(&filter->timer, on_timer,
-                             (uint64_t)MAX(due - now_ms(filter), (int64_t)0), 0);
+        deadline_start(&filter->timer, on_timer, due - clock_mono_ms());
     }
 }
 
@@ -728,7 +724,7 @@ static void on_timer(uv_timer_t *timer)
 {
     struct filter *filter = CONTAINER_OF(timer, struct filter, timer);
     struct mandor_err err;
-    int64_t now = now_ms(filter);
+    int64_t now = clock_mono_ms();
     OBJ_CHECK(filter, FILTER_MAGIC);
 
     if (now >= sink_deadline(filter)) {
@@ -776,7 +772,7 @@ int filter_new(struct filter_pool *pool, const struct filter_options *options, s
     capture_init(&filter->capture, FILTER_CAPTURE);
     (void)uv_timer_init(filter_pool_loop(pool), &filter->timer);
     filter->handles = 1;
-    filter->waiting_since_ms = now_ms(filter);
+    filter->waiting_since_ms = clock_mono_ms();
     filter->patience_ms = options->sink_timeout_ms;
     update_timer(filter);
     *ret = filter;
@@ -885,7 +881,7 @@ void filter_drain(struct filter *filter, int64_t idle_ms, int64_t cap_ms,
     filter->on_drained = on_drained;
     filter->drain_idle_ms = idle_ms;
     filter->drain_cap_ms = cap_ms;
-    filter->drain_since_ms = filter->quiet_since_ms = now_ms(filter);
+    filter->drain_since_ms = filter->quiet_since_ms = clock_mono_ms();
     filter->drained_due = filter->source_ended || filter->source == SOURCE_NONE;
     filter->dry = false; /* the end of file is probably there already */
     advance(filter);
@@ -940,7 +936,7 @@ bool filter_paused(const struct filter *filter)
 {
     OBJ_CHECK(filter, FILTER_MAGIC);
     return filter->paused ||
-           (in_flight(filter) && now_ms(filter) - filter->waiting_since_ms >= STALL_MS);
+           (in_flight(filter) && clock_mono_ms() - filter->waiting_since_ms >= STALL_MS);
 }
 
 void filter_close(struct filter *filter, void (*on_closed)(void *arg), void *arg)

@@ -7,6 +7,7 @@
 
 #include "base/buf.h"
 #include "base/clock.h"
+#include "base/deadline.h"
 #include "base/errout.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -300,8 +301,7 @@ static void begin_stop(struct worker *worker, size_t active)
                      "Stopping: %zu job%s may end within %s; Ctrl-C again stops %s now.", active,
                      plural(active), limit, active == 1 ? "it" : "them");
     scheduler_give_back(worker->scheduler, NULL, 0);
-    (void)uv_timer_start(&worker->stop_timer, on_stop_timer,
-                         (uint64_t)worker->config->shutdown_timeout_ms, 0);
+    deadline_start(&worker->stop_timer, on_stop_timer, worker->config->shutdown_timeout_ms);
 }
 
 /* The second time: what runs is asked to end, and put back. */
@@ -310,8 +310,7 @@ static void terminate(struct worker *worker, size_t active)
     worker->terminating = true;
     ask_for_time(longest_grace(worker) + LAST_GRACE_MS);
     log_info("stopping now: %zu job%s put back", active, active == 1 ? " is" : "s are");
-    (void)uv_timer_start(&worker->stop_timer, on_stop_timer,
-                         (uint64_t)(longest_grace(worker) + LAST_GRACE_MS), 0);
+    deadline_start(&worker->stop_timer, on_stop_timer, longest_grace(worker) + LAST_GRACE_MS);
     stop_all(worker, -1);
     if (worker->held_up_ms != 0 && is_held_up(worker))
         give_up(worker);

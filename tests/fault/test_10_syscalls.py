@@ -147,7 +147,7 @@ def test_verify_does_not_blame_a_store_that_is_changed_meanwhile(mandor):
     store, old, new = mandor.tmp / "store", wheel(mandor.tmp / "old", "lib", "1.0"), wheel(mandor.tmp / "new", "lib", "2.0")
     mandor.ok("wheels", "import", "--store", store, old)
     place = next(store.rglob("*.whl"))
-    slow = mandor.popen("wheels", "verify", "--no-import", "--store", store, prefix=inject("openat:delay_enter=4s", path=place), env=NO_LEAKS)
+    slow = mandor.popen("wheels", "verify", "--no-import", "--store", store, prefix=inject("openat:delay_enter=6s", path=place), env=NO_LEAKS)
     wait_for(lambda: any(held(pid) for pid in children(slow.pid)), 20, "it to have read the lock file and to open the wheel")
     mandor.ok("wheels", "import", "--store", store, new)
     assert not place.exists()

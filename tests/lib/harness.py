@@ -15,6 +15,7 @@ import re
 import select
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import tempfile
@@ -291,6 +292,36 @@ class Done:
 
 def _set_pdeathsig():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+class Gate:
+    """Holds calls of what is started with its env, each until it is let go: see gate.c."""
+
+    def __init__(self, place, *calls):
+        self.env = {"LD_PRELOAD": str(pathlib.Path(BINARY).resolve().parent / "tests" / "gate.so"), "MANDOR_GATE": str(place), "MANDOR_GATE_CALLS": ",".join(calls),
+                    "ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0"}
+        assert os.access(self.env["LD_PRELOAD"], os.R_OK), "no gate.so beside the binary: build the tests"
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.bind(str(place))
+        self.socket.listen(100)
+        self.socket.settimeout(0.02)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.socket.close()
+
+    @contextlib.contextmanager
+    def held(self):
+        """The name of a call that is held during the block, None when there is none at the moment."""
+        try:
+            call, _ = self.socket.accept()
+        except TimeoutError:
+            yield None
+            return
+        with call, call.makefile() as lines:
+            yield lines.readline().strip()
 
 
 class Worker:

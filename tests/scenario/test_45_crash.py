@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from harness import SOAK, alive, children, describe, have, held, sh, wait_for
+from harness import SOAK, Gate, alive, children, describe, have, held, sh, wait_for
 
 ROUNDS = int(os.environ.get("MANDOR_CRASH_ROUNDS", "3000" if SOAK else "300"))
 SECOND = 1.5  # "within a second", with slack for a busy machine; MANDOR_TEST_SLACK stretches it
@@ -40,34 +40,34 @@ def test_nothing_of_a_job_outlives_a_killed_half_by_more_than_a_second_R12(mando
     assert mandor.logs_of(job, "--stdout") == b"attempt 2\n"
 
 
-@pytest.mark.skipif(not have("strace"), reason="needs strace")
 @pytest.mark.parametrize("command, code", [(["work"], 0), (["run", "--", "sleep", "600"], 143)], ids=["work", "run"])
 def test_a_start_that_is_told_to_stop_leaves_nothing(mandor, command, code):
     """When it has made its cgroup, of which the guard does not know yet."""
     if mandor.cell.unified is None:
         pytest.skip("no cgroup v2 here that tests may write")
-    slow = ("strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=mkdir", "-e", "inject=mkdir:delay_exit=500ms")
-    with mandor.background(*command, prefix=slow, env={"ASAN_OPTIONS": "detect_leaks=0"}) as it:
-        wait_for(mandor.cell.groups, 30, "its cgroup")
-        it.signal(signal.SIGTERM)
-        assert it.wait() == code
+    with Gate(mandor.tmp / "gate", "mkdir", "mkdirat") as gate, mandor.background(*command, env=gate.env) as it:
+        told = False
+        while it.running():
+            with gate.held() as call:
+                if call and not told and mandor.cell.groups():
+                    it.signal(signal.SIGTERM)
+                    told = True
+        assert told and it.wait() == code
     assert not mandor.cell.groups() and not list(mandor.tmp.glob("mandor-run-*"))
 
 
-@pytest.mark.skipif(not have("strace"), reason="needs strace")
-@pytest.mark.parametrize("command, call", [(["work"], "unlink"), (["run", "--", "true"], "rmdir")], ids=["work", "run"])
-def test_an_end_that_is_told_to_stop_again_goes_on_and_leaves_nothing(mandor, command, call):
+@pytest.mark.parametrize("command", [["work"], ["run", "--", "true"]], ids=["work", "run"])
+def test_an_end_that_is_told_to_stop_again_goes_on_and_leaves_nothing(mandor, command):
     """At each thing that it removes."""
-    slow = ("strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={call}:delay_enter=1s")
-    with mandor.background(*command, prefix=slow, env={"ASAN_OPTIONS": "detect_leaks=0"}) as it:
-        if command == ["work"]:
-            it.says("at a time")
-            it.signal(signal.SIGTERM)
-            it.says("stopping")
-        told, pid = 0, it.pid
+    with Gate(mandor.tmp / "gate", "unlink", "unlinkat", "rmdir") as gate, mandor.background(*command, env=gate.env) as it:
+        told, stopping = 0, command[0] == "run"
         while it.running():
-            with contextlib.suppress(OSError):
-                if held(pid):
+            with gate.held() as call:
+                if not stopping and "at a time" in it.stderr:
+                    it.signal(signal.SIGTERM)
+                    it.says("stopping")
+                    stopping = True
+                elif call and stopping:
                     it.signal(signal.SIGTERM)
                     told += 1
         assert it.wait() == 0 and told > 0
@@ -80,14 +80,14 @@ def test_a_child_between_clone_and_exec_dies_with_both_halves_and_runs_nothing_R
     """In the group rung, where nothing else would end it.  Held at setsid the signal of its parent's death is not armed yet, and its parent is
     gone when it is; held at execve it is armed."""
     out = mandor.tmp / "ran"
-    slow = ("strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={moment}", "-e", f"inject={moment}:delay_enter=1500ms")
+    slow = ("strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={moment}", "-e", f"inject={moment}:delay_enter=6s")
     with mandor.worker(prefix=slow, env={"MANDOR_CONTAINMENT": "group", "ASAN_OPTIONS": "detect_leaks=0"}) as worker:
         wait_for(lambda: "at a time" in worker.stderr, 20, "the worker")  # strace's own fork is gone then
         pid = worker.pid
         mandor.add("touch", str(out), attempts=2)
         held = wait_for(lambda: children(pid), 20, "the child that is held before exec")
         worker.kill(guard=True, worker=True)
-        wait_for(lambda: not any(alive(p) for p in held), 5, "its end")
+        wait_for(lambda: not any(alive(p) for p in held), 30, "its end")
         worker.wait(10)
         assert not out.exists()
         wait_for(lambda: not mandor.left(), 5, "all to end")
