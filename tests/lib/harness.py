@@ -438,6 +438,8 @@ class Mandor:
         def enter():
             try:
                 _set_pdeathsig()
+                for number in signal.SIGINT, signal.SIGQUIT:  # a shell's background jobs, and what they start, ignore these
+                    signal.signal(number, signal.SIG_DFL)
                 self.cell.enter()
                 if preexec:
                     preexec()
