@@ -14,6 +14,7 @@
 #include "broker/data_dir.h"
 #include "broker/lua_scripts.h"
 #include "broker/streams.h"
+#include "loop/work.h"
 
 #define TAKEOVER_GRACE_MS 2000
 #define FORGET_MS         INT64_C(3600000) /* a worker of another machine stays on the list that long */
@@ -29,7 +30,7 @@ struct peer {
 struct recovery {
     struct streams *s;
     struct broker_req *req;
-    uv_work_t work;
+    struct work work;
     struct peer *peers;
     size_t peer_count, peer_at;
     struct lost_job {
@@ -247,9 +248,9 @@ static int read_peers(struct recovery *rec, const redisReply *rows)
 /* ---- workers of this machine, one after the other ---- */
 
 /* On a pool thread: locks, containments. */
-static void look_at_peers(uv_work_t *work)
+static void look_at_peers(struct work *work)
 {
-    struct recovery *rec = work->data;
+    struct recovery *rec = CONTAINER_OF(work, struct recovery, work);
 
     for (size_t i = 0; i < rec->peer_count; i++) {
         struct peer *peer = &rec->peers[i];
@@ -357,11 +358,10 @@ static bool may_take(const struct recovery *rec, const struct lost_job *job)
     return peer == NULL || !peer->local;
 }
 
-static void on_looked(uv_work_t *work, int status)
+static void on_looked(struct work *work)
 {
-    struct recovery *rec = work->data;
+    struct recovery *rec = CONTAINER_OF(work, struct recovery, work);
 
-    (void)status;
     rec->pending = 1;
     for (size_t i = 0; i < rec->job_count; i++)
         if (may_take(rec, &rec->jobs[i]))
@@ -395,9 +395,7 @@ static void on_tick(void *arg, int result, const redisReply *reply, const struct
         finish(rec);
         return;
     }
-    rec->work.data = rec;
-    int r = uv_queue_work(broker_loop(rec->s->broker), &rec->work, look_at_peers, on_looked);
-    BUG_ON(r < 0); /* only without a callback */
+    work_submit(broker_loop(rec->s->broker), &rec->work, WORK_UNKNOWN, look_at_peers, on_looked);
 }
 
 /* After an outage every lease may look as if it were over: first those come who hold them. */

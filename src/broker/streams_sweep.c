@@ -7,13 +7,14 @@
 #include "broker/data_dir.h"
 #include "broker/lua_scripts.h"
 #include "broker/streams.h"
+#include "loop/work.h"
 
 #define SWEEP_MS  60000
 #define SWEEP_MAX 256 /* directories looked at in one go */
 
 struct sweep {
     struct streams *s;
-    uv_work_t work;
+    struct work work;
     char (*ids)[24];
     size_t count;
     unsigned skip; /* so many are passed over: all come in their turn */
@@ -36,9 +37,9 @@ static bool is_id(const char *name)
 }
 
 /* On a pool thread. */
-static void look(uv_work_t *work)
+static void look(struct work *work)
 {
-    struct sweep *sweep = work->data;
+    struct sweep *sweep = CONTAINER_OF(work, struct sweep, work);
     char path[PATH_MAX];
     size_t seen = 0;
 
@@ -52,18 +53,17 @@ static void look(uv_work_t *work)
     (void)closedir(dir);
 }
 
-static void remove_all(uv_work_t *work)
+static void remove_all(struct work *work)
 {
-    struct sweep *sweep = work->data;
+    struct sweep *sweep = CONTAINER_OF(work, struct sweep, work);
 
     for (size_t i = 0; i < sweep->count; i++)
         data_dir_remove_output(broker_data_dir(sweep->s->broker), sweep->ids[i]);
 }
 
-static void on_removed(uv_work_t *work, int status)
+static void on_removed(struct work *work)
 {
-    (void)status;
-    finish(work->data);
+    finish(CONTAINER_OF(work, struct sweep, work));
 }
 
 static void on_gone(void *arg, int result, const redisReply *reply, const struct mandor_err *err)
@@ -79,16 +79,14 @@ static void on_gone(void *arg, int result, const redisReply *reply, const struct
         finish(sweep);
         return;
     }
-    int r = uv_queue_work(broker_loop(sweep->s->broker), &sweep->work, remove_all, on_removed);
-    BUG_ON(r < 0); /* only without a callback */
+    work_submit(broker_loop(sweep->s->broker), &sweep->work, WORK_UNKNOWN, remove_all, on_removed);
 }
 
-static void on_looked(uv_work_t *work, int status)
+static void on_looked(struct work *work)
 {
-    struct sweep *sweep = work->data;
+    struct sweep *sweep = CONTAINER_OF(work, struct sweep, work);
     struct args args = { .count = 0 };
 
-    (void)status;
     sweep->s->sweep_skip = sweep->count == SWEEP_MAX ? sweep->skip + SWEEP_MAX : 0;
     if (sweep->count == 0) {
         finish(sweep);
@@ -107,7 +105,7 @@ void streams_sweep(struct streams *s)
     struct sweep *sweep = calloc(1, sizeof *sweep);
     if (sweep == NULL)
         return;
-    *sweep = (struct sweep){ .s = s, .skip = s->sweep_skip, .work.data = sweep };
+    *sweep = (struct sweep){ .s = s, .skip = s->sweep_skip };
     sweep->ids = calloc(SWEEP_MAX, sizeof *sweep->ids);
     if (sweep->ids == NULL) {
         free(sweep);
@@ -116,6 +114,5 @@ void streams_sweep(struct streams *s)
     s->swept_ms = clock_mono_ms();
     s->sweeping = true;
     s->outstanding++;
-    int r = uv_queue_work(broker_loop(s->broker), &sweep->work, look, on_looked);
-    BUG_ON(r < 0);
+    work_submit(broker_loop(s->broker), &sweep->work, WORK_UNKNOWN, look, on_looked);
 }
