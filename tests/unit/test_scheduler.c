@@ -216,6 +216,48 @@ TEST(an_attempt_that_is_given_out_twice_ends_once)
     done(&worker);
 }
 
+/* By a queue that has forgotten its lease: it waits for the end of the attempt that is here, and goes back. */
+TEST_EACH(what_is_leased_while_it_is_here_goes_back_when_that_has_ended, 2)
+{
+    struct worker worker;
+
+    init(&worker);
+    worker.setup.concurrency = 2;
+    scheduler_configure(worker.scheduler);
+    lease(&worker, 1, (const char *const[]){ "1" });
+    ck_assert_int_eq(attempt_of(&worker, "1")->state, ATTEMPT_STARTING);
+    const struct attempt *here = attempt_of(&worker, "1");
+
+    scheduler_wake(worker.scheduler, NULL);
+    struct broker_req *req = lease_request(&worker);
+    ck_assert_ptr_nonnull(req);
+    req->lease.leases[0] = (struct lease){ .id = strdup("1"),
+                                           .queue = strdup("default"),
+                                           .attempt = _i,
+                                           .spec_text = strdup("{\"exec\": [\"true\"]}") };
+    req->lease.count = 1;
+    req->lease.next_due_ms = -1;
+    answer(BROKER_LEASE, 0);
+    ck_assert_ptr_eq(attempt_of(&worker, "1"), here); /* nothing beside it */
+    ck_assert_ptr_null(asked[BROKER_GIVE_BACK]);      /* and it does not come again at once */
+
+    answer(BROKER_START, -ESTALE);
+    req = asked[BROKER_GIVE_BACK];
+    ck_assert_ptr_nonnull(req);
+    ck_assert_uint_eq(req->give_back.count, 1);
+    ck_assert_str_eq(req->give_back.refs[0].id, "1");
+    ck_assert_int_eq(req->give_back.refs[0].attempt, _i);
+    ck_assert(list_empty(&worker.attempts));
+
+    asked[BROKER_LEASE] = NULL;
+    answer(BROKER_GIVE_BACK, 0);
+    ck_assert_ptr_nonnull(lease_request(&worker)); /* now it may run */
+    lease(&worker, 1, (const char *const[]){ "1" });
+    ck_assert_int_eq(attempt_of(&worker, "1")->state, ATTEMPT_STARTING);
+    answer(BROKER_START, -ESTALE);
+    done(&worker);
+}
+
 TEST(a_wake_up_while_a_lease_is_under_way_is_asked_about_for_what_the_lease_brings)
 {
     struct worker worker;
