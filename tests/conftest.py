@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(config, items):
 def limit(request):
     """End a test that hangs, with a traceback of where.  The long variants of a soak have sixty times as long."""
     marker = request.node.get_closest_marker("limit")
-    seconds = int((marker.args[0] if marker else 120) * harness.SLACK * (60 if harness.SOAK else 1))
+    seconds = int(max(300, marker.args[0] if marker else 0) * harness.SLACK * (60 if harness.SOAK else 1))
 
     def over(*_):
         raise AssertionError(f"the test took longer than {seconds} s")

@@ -28,7 +28,7 @@ const events = async (name, opts = {}) => {
   return it;
 };
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
-const until = async (fn, ms = 15000) => {
+const until = async (fn, ms = 30000) => {
   for (const end = Date.now() + ms * Number(process.env.MANDOR_TEST_SLACK || 1); ; ) {
     const value = await fn();
     if (value) return value;

@@ -25,12 +25,17 @@ import uuid
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("MANDOR") or str(ROOT / "build" / "mandor")
 SLACK = float(os.environ.get("MANDOR_TEST_SLACK", "1"))  # stretches every deadline on slow machines
+PATIENCE = 30  # no wait for what will come is shorter, whatever it asks for: a machine may be slow, or stand still for seconds
 SOAK = os.environ.get("MANDOR_SOAK", "") not in ("", "0")
 MARK = "LC_MANDOR_MARK"
 
 
 def wait_for(predicate, deadline=20, what="", every=0.01):
-    """Wait until predicate() is true and return its value; fail after `deadline` seconds."""
+    """Wait until predicate() is true and return its value; fail after `deadline` seconds, PATIENCE at the least.
+
+    This never shows that something is quick.  Where that matters, what is wrong must be far slower than what is right, and a test
+    measures, and compares with something between the two."""
+    deadline = max(deadline, PATIENCE)
     end = time.monotonic() + deadline * SLACK
     while True:
         value = predicate()
@@ -243,7 +248,7 @@ class Cell:
     def remove(self):
         for top in self.paths.values():
             for path, _, _ in os.walk(top, topdown=False):
-                end = time.monotonic() + 5
+                end = time.monotonic() + PATIENCE * SLACK
                 while True:
                     try:
                         os.rmdir(path)
@@ -358,13 +363,14 @@ class Worker:
         try:
             wait_for(lambda: all(word in self.stderr for word in words), deadline)
         except AssertionError:
-            raise AssertionError(f"not said in {deadline * SLACK:g} s: {words}\n{self.stderr[-4000:]}") from None
+            raise AssertionError(f"not said in {max(deadline, PATIENCE) * SLACK:g} s: {words}\n{self.stderr[-4000:]}") from None
 
     def signal(self, number):
         self.proc.send_signal(number)
 
     def wait(self, timeout=30):
         """Exit code, negative for a signal."""
+        timeout = max(timeout, PATIENCE)
         try:
             return self.proc.wait(timeout * SLACK)
         except subprocess.TimeoutExpired:
@@ -381,7 +387,7 @@ class Worker:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
 
-    def end(self, timeout=20):
+    def end(self, timeout=PATIENCE):
         """SIGTERM; SIGKILL when that does not do."""
         if self.proc.poll() is not None:
             print(f"{' '.join(map(str, self.args))}: had ended already, exit {self.proc.returncode}")
@@ -393,7 +399,7 @@ class Worker:
             self.proc.wait(timeout * SLACK)
         except subprocess.TimeoutExpired:
             self.kill()
-            self.proc.wait(10)
+            self.proc.wait(PATIENCE * SLACK)
             raise AssertionError(f"{self.args} did not end on SIGTERM:\n{self.stderr[-4000:]}") from None
 
 
@@ -658,6 +664,7 @@ def have(program):
 
 def read_until(fd, needle, deadline=10):
     """Read from fd until needle has come; returns everything read."""
+    deadline = max(deadline, PATIENCE)
     data, end = b"", time.monotonic() + deadline * SLACK
     while needle not in data:
         ready, _, _ = select.select([fd], [], [], max(0, end - time.monotonic()))

@@ -104,6 +104,6 @@ def server(tmp, max_parts=1000, skew=900):
         yield client
     finally:
         proc.terminate()
-        proc.wait(20)
+        proc.wait(30)
         proc.stdout.close()
         shutil.rmtree(top, ignore_errors=True)

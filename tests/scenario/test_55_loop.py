@@ -117,7 +117,7 @@ def test_a_standard_error_that_nobody_reads_holds_up_no_job_and_no_end(mandor, k
             lines = b"".join(read).split(b"\n")
             assert all(line.startswith(b"ts=") for line in lines[:-1]), [line for line in lines if not line.startswith(b"ts=")][:3]
         worker.signal(signal.SIGTERM)
-        assert worker.wait(10) == 0  # for the terminal still nobody reads
+        assert worker.wait(30) == 0  # for the terminal still nobody reads
     os.close(ours)
 
 

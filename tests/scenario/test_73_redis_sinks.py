@@ -117,7 +117,7 @@ def test_cat_follows_an_attempt_that_is_being_written(mandor, redis):
         assert proc.poll() is None
         (mandor.tmp / "go").touch()
         assert proc.stdout.read() == b"two\n"
-        assert proc.wait(20) == 0
+        assert proc.wait(30) == 0
         proc.stdout.close()
 
 

@@ -357,7 +357,6 @@ def test_a_broken_interpreter_ends_with_its_job_R96(snakes):
 # ---- output ----
 
 
-@pytest.mark.limit(300)
 def test_a_gibibyte_goes_through_a_slow_sink_whole_and_memory_stays_R44_R95(snakes):
     mib = 1024 if not is_sanitized() else 64
     with store() as web:

@@ -72,7 +72,7 @@ def test_killmode_mixed_lets_the_guard_drain_R39(mandor):
         mandor.wait_phase(job, "running")
         os.kill(worker.guard_pid, signal.SIGTERM)
         gate.touch()
-        assert worker.wait(20) == 0
+        assert worker.wait(30) == 0
     assert mandor.show(job)["state"] == "completed"
 
 
@@ -88,7 +88,7 @@ def test_killmode_control_group_leaves_no_orphan_and_no_false_failure_R39(mandor
                 os.kill(target, signal.SIGTERM)
             except ProcessLookupError:
                 pass
-        worker.wait(20)
+        worker.wait(30)
         assert not mandor.left()
     assert mandor.show(job)["state"] in ("waiting", "delayed")
 
@@ -113,7 +113,7 @@ def test_logs_f_shows_what_is_there_and_then_what_comes(mandor):
         read_until(proc.stdout.fileno(), b"two\n")
         pathlib.Path(f"{gate}2").touch()
         read_until(proc.stdout.fileno(), b"three\n")
-        assert proc.wait(20) == 0
+        assert proc.wait(30) == 0
         proc.stdout.close()
 
 
@@ -217,7 +217,7 @@ def test_the_service_manager_is_asked_to_wait_for_the_longest_grace_R31(mandor):
             worker.signal(signal.SIGTERM)
             first = dict(line.split("=") for line in manager.recv(200).decode().splitlines())
             assert first["STOPPING"] == "1" and int(first["EXTEND_TIMEOUT_USEC"]) >= 100_700_000, first
-            assert worker.wait(20) == 0
+            assert worker.wait(30) == 0
             again = dict(line.split("=") for line in manager.recv(200).decode().splitlines())
             assert int(again["EXTEND_TIMEOUT_USEC"]) >= 100_000_000, again
 

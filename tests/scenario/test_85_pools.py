@@ -486,7 +486,7 @@ def test_shutdown_ends_the_workers_even_those_that_ignore_bye(mandor):
         wait_ready(mandor, 2)
         wait_ready(mandor, 1, "deaf")
         worker.signal(signal.SIGTERM)
-        assert worker.wait(20) == 0
+        assert worker.wait(30) == 0
 
 
 def test_memory_stays_bounded_whatever_a_worker_floods(mandor):
