@@ -271,6 +271,15 @@ def test_a_share_of_the_processor_takes_a_copy_of_its_own(snakes):
     assert record["state"] == "completed" and "cpu" in record["limits_enforced"], record
 
 
+@pytest.mark.parametrize("call, name", [
+    ("os.system('true')", "OSError"), ("os.popen('true')", "OSError"), ("subprocess.run(['true'])", "OSError"), ("os.fork()", "OSError"),
+    ("os.execv('/bin/true', ['true'])", "OSError"), ("threading.Thread(target=print).start()", "RuntimeError"),
+    ("socket.create_connection(('127.0.0.1', 1))", "OSError")])
+def test_what_there_is_not_says_so(snakes, call, name):
+    record = snakes.one(f"import os, socket, subprocess, threading\n{call}")
+    assert record["state"] == "failed" and record["error"].splitlines()[-1].startswith(name), record
+
+
 # ---- what copies do not share ----
 
 

@@ -8,9 +8,12 @@ import ast
 import asyncio
 import atexit
 import builtins
+import errno
 import gc
 import linecache
 import logging
+import os
+import posix
 import re
 import sys
 import time
@@ -428,6 +431,11 @@ def sleep(seconds, /):
     _native.check()
 
 
+def system(command):
+    """There are no processes, and no shell: as subprocess says it, where the C library would quietly return a status."""
+    raise OSError(errno.ENOTSUP, f"{sys.platform} does not support processes.")
+
+
 def _say(kind, value):
     text = _to_json({kind: _encode(value, kind, 0)})
     if len(text) > WORDS_MAX:
@@ -462,6 +470,7 @@ def setup(native, lasting):
     global _native, _lasting, _kept_handlers
     _native, _lasting = native, lasting
     time.sleep = sleep
+    os.system = posix.system = system
     if lasting:
         _kept_handlers = tuple(one() for one in logging._handlerList)
     atexit.unregister(logging.shutdown)
