@@ -315,11 +315,15 @@ class Gate:
         return self
 
     def __exit__(self, *_):
+        self.open()
+
+    def open(self):
+        """From now on nothing is held."""
         self.socket.close()
 
     @contextlib.contextmanager
     def held(self):
-        """The name of a call that is held during the block, None when there is none at the moment."""
+        """The name of a call that is held during the block (of fsync the file's too), None when there is none at the moment."""
         try:
             call, _ = self.socket.accept()
         except TimeoutError:
@@ -387,7 +391,7 @@ class Worker:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
 
-    def end(self, timeout=PATIENCE):
+    def end(self, timeout=PATIENCE + 15):  # jobs may end within 30 s, as the configuration has it when it says nothing
         """SIGTERM; SIGKILL when that does not do."""
         if self.proc.poll() is not None:
             print(f"{' '.join(map(str, self.args))}: had ended already, exit {self.proc.returncode}")
@@ -467,7 +471,8 @@ class Mandor:
         return proc
 
     def run(self, *args, input=None, timeout=60, **kw):
-        """Run a command to its end."""
+        """Run a command to its end, which it has a minute for at the least."""
+        timeout = max(timeout, 2 * PATIENCE)
         if input is not None:
             kw["stdin"] = subprocess.PIPE
             if isinstance(input, str):

@@ -1,6 +1,6 @@
 """A warm worker that speaks the protocol by hand (doc/pool-protocol.md), so that tests of mandor do not lean on the worker libraries.
 
-It does what a job's data asks for: see `work()`.  One thread; jobs that wait (`{"sleep": s}`) are kept in a list, so several can be
+It does what a job's data asks for: see `work()`.  One thread; jobs that wait (`{"sleep": s}`, `{"gate": path}`) are kept in a list, so several can be
 held at once.
 """
 import json
@@ -54,6 +54,8 @@ class Worker:
         while not (self.leaving and not self.open and not self.out):
             due = min([job["until"] for job in self.open.values() if "until" in job], default=None)
             timeout = None if due is None else max(0, due - time.monotonic())
+            if any("gate" in job for job in self.open.values()):
+                timeout = 0.02
             self.pump()
             self.flush()
             r, w, _ = select.select([self.sock], [self.sock] if self.out else [], [], timeout)
@@ -70,7 +72,7 @@ class Worker:
                 self.parse()
             now = time.monotonic()
             for number, job in list(self.open.items()):
-                if job.get("until", now + 1) <= now:
+                if job.get("until", now + 1) <= now or "gate" in job and os.path.exists(job["gate"]):
                     self.done(number, job["data"].get("result", job["data"]))
 
     def parse(self):
@@ -234,6 +236,8 @@ class Worker:
             del self.open[number]
         elif "sleep" in data:
             job["until"] = time.monotonic() + data["sleep"]
+        elif "gate" in data:  # until there is such a file
+            job["gate"] = data["gate"]
         elif "busy" in data:
             time.sleep(data["busy"])
             self.done(number, data.get("result", data))

@@ -54,7 +54,7 @@ class Redis:
     def start(self):
         argv = [*self.prefix, *command(self.port, self.dir, "--appendonly", "yes", "--appendfsync", "always", "--protected-mode", "no", *self.args, bind=self.bind)]
         self.proc = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
-        wait_for(lambda: self.cli("PING", check=False) == "PONG", 20, "redis-server")
+        wait_for(lambda: self.cli("PING", check=False) == "PONG", 60, "redis-server")
 
     def cli(self, *args, check=True, input=None):
         done = subprocess.run([*self.prefix, "redis-cli", "-h", self.bind, "-p", str(self.port), *map(str, args)], capture_output=True, text=True, input=input)

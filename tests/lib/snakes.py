@@ -51,7 +51,7 @@ class Snakes:
     def __init__(self, mandor, worker):
         self.mandor, self.worker = mandor, worker
 
-    def run(self, *jobs, deadline=60):
+    def run(self, *jobs, deadline=200):
         """Records of the jobs (as job() makes them, or plain code), when all have ended."""
         jobs = [job(one) if isinstance(one, str) else one for one in jobs]
         ids = self.mandor.add_many(jobs)
@@ -59,7 +59,7 @@ class Snakes:
         return [self.mandor.show(one) for one in ids]
 
     def one(self, code, **keys):
-        deadline = keys.pop("deadline", 60)
+        deadline = keys.pop("deadline", 200)
         return self.run(job(code, **keys), deadline=deadline)[0]
 
     def result(self, code, **keys):
@@ -70,7 +70,7 @@ class Snakes:
     def runtimes(self):
         return {one["name"]: one for one in self.mandor.stats()["live"][0]["runtimes"]}
 
-    def wait_ready(self, name="default", spares=1, deadline=60):
+    def wait_ready(self, name="default", spares=1, deadline=120):
         def ready():
             with contextlib.suppress(KeyError, IndexError, AssertionError):
                 found = self.runtimes()[name]

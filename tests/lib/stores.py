@@ -56,10 +56,10 @@ class Redis:
 
 
 def _connect(port, proc):
-    end = time.monotonic() + 20 * SLACK
+    end = time.monotonic() + 60 * SLACK
     while True:
         try:
-            return socket.create_connection(("127.0.0.1", port), timeout=5)
+            return socket.create_connection(("127.0.0.1", port), timeout=60)
         except OSError:
             assert proc.poll() is None and time.monotonic() < end, "the server did not start"
             time.sleep(0.02)

@@ -61,7 +61,7 @@ def proxy(to_port):
             pass
 
         def forward(self, request):
-            upstream = http.client.HTTPConnection("127.0.0.1", it.to_port, timeout=60)
+            upstream = http.client.HTTPConnection("127.0.0.1", it.to_port, timeout=120)
             try:
                 upstream.putrequest(request.method, request.target, skip_host=True, skip_accept_encoding=True)
                 for name, value in request.headers.items():
@@ -96,7 +96,7 @@ def proxy(to_port):
                 self.close_connection = True
                 return
             if isinstance(fault, threading.Event):
-                fault.wait(60)
+                fault.wait(300)
             triple = fault if isinstance(fault, tuple) else self.forward(request)
             if fault == "lost":
                 self.close_connection = True
@@ -223,7 +223,7 @@ def canned(*answers):
             self.rfile.read(int(headers.get("Content-Length", 0)))
             answer = answers[min(len(lines), len(answers)) - 1]
             if answer is None:
-                over.wait(100)
+                over.wait(300)
                 return
             with contextlib.suppress(OSError):
                 for piece in [answer] if isinstance(answer, bytes) else answer:

@@ -1,4 +1,5 @@
 """I6: the loop stays awake while jobs flood."""
+import contextlib
 import fcntl
 import os
 import pty
@@ -28,64 +29,72 @@ def histogram(stats, name):
 
 
 CONTROL = """
-import sys, time
-late = []
+import sys, threading, time
+late, over = [], threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
 print('up', flush=True)
-while not late or time.monotonic() < end:
-    if not late:
-        end = time.monotonic() + float(sys.argv[1])
+while not over.is_set():
     start = time.monotonic()
     time.sleep(0.005)
     late.append(time.monotonic() - start - 0.005)
-late.sort()
-print(int(late[len(late) * 99 // 100] * 1e6))
+print(int(max(late) * 1e6))
 """
+
+
+@contextlib.contextmanager
+def control(mandor):
+    """A process that only sleeps, beside what the block does.  Its function says, when it is over, how late this machine has waked it up at worst, in us."""
+    with mandor.spawn(["python3", "-c", CONTROL], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as proc:
+        assert proc.stdout.readline() == b"up\n"
+        yield lambda: int(proc.communicate()[0])
 
 
 @pytest.mark.quiet
 @pytest.mark.slow
 def test_64_flooding_children_do_not_starve_the_loop(mandor, plain_binary):
     """Beside it a control that only sleeps says how late this machine wakes anybody up under the same load."""
-    jobs = mandor.add_many([{"exec": ["nice", "-n", "19", "yes"], "stdout": "null:", "timeout": "12s", "kill_after": "500ms"}] * 64)
-    with mandor.worker("--concurrency", "90"):
+    jobs = mandor.add_many([{"exec": ["nice", "-n", "19", "yes"], "stdout": "null:", "timeout": "30s", "kill_after": "500ms"}] * 64)
+    with mandor.worker("--concurrency", "90"), control(mandor) as worst_us:
         wait_for(lambda: mandor.stats()["queues"]["default"]["active"] == 64, 30)
-        control = mandor.spawn(["python3", "-c", CONTROL, "6"], stdout=subprocess.PIPE)
         deadline = mandor.add("sleep", "600", timeout="1s", kill_after="500ms", queue="default")
         more = mandor.add_many([{"exec": ["sleep", "600"], "timeout": f"{1000 + 61 * i}ms", "kill_after": "500ms"} for i in range(20)])
-        shown = []
+        shown, nothing = [], []
         for _ in range(10):
             start = time.monotonic()
             mandor.show(deadline)
             shown.append(time.monotonic() - start)
+            start = time.monotonic()
+            mandor.ok("--version")
+            nothing.append(time.monotonic() - start)
         record = mandor.wait_state(deadline, "failed", deadline=20)
         assert record["cause"] == "timeout"
-        assert 1000 <= record["usage"]["wall_ms"] <= 1000 + 1000, record["usage"]  # the job itself shares two cores with 64 others
-        machine_us = int(control.stdout.read().split()[-1])
-        control.stdout.close()
-        control.wait()
+        assert record["usage"]["wall_ms"] >= 1000, record["usage"]
         for job in more:
             mandor.wait_state(job, "failed", deadline=20)
+        machine_us = worst_us()
         figures, late = (histogram(mandor.stats(), name) for name in ("loop_lag_us", "deadline_late_us"))
-        print(f"loop lag {figures}, deadlines late {late}, control p99 {machine_us} us")
+        print(f"loop lag {figures}, deadlines late {late}, control at worst {machine_us} us")
         # I6: what is due is acted upon within 50 ms, whoever floods.
         assert late["count"] >= 21 and late["p90"] < 50000 + machine_us, late
         assert figures, "no loop lag in stats"
         assert figures["count"] > 10, figures
         assert figures["p99"] < 5000 + machine_us, figures
-        assert sorted(shown)[5] < 1.0, shown
+        assert sorted(shown)[5] < 1.0 + 3 * sorted(nothing)[5], (shown, nothing)
         for job in jobs:
             assert mandor.wait_state(job, "failed", deadline=40)["cause"] == "timeout"
 
 
 @pytest.mark.quiet
 def test_a_deadline_is_met_within_50_ms_on_a_quiet_machine(mandor, plain_binary):
+    """And where it is not quiet, as much later as a process is waked up that only sleeps."""
     overs = []
-    with mandor.worker("--concurrency", "1"):
+    with mandor.worker("--concurrency", "1"), control(mandor) as worst_us:
         for _ in range(5):
             job = mandor.add("sleep", "600", timeout="300ms")
             overs.append(mandor.wait_state(job, "failed")["usage"]["wall_ms"] - 300)
+        machine_ms = worst_us() / 1000
     overs.sort()
-    assert overs[0] >= 0 and overs[2] < 50, overs
+    assert overs[0] >= 0 and overs[2] < 50 + machine_ms, (overs, machine_ms)
 
 
 def read_for_ever(fd, into):
@@ -112,8 +121,9 @@ def test_a_standard_error_that_nobody_reads_holds_up_no_job_and_no_end(mandor, k
         reader = threading.Thread(target=read_for_ever, args=(ours, read), daemon=True)
         if kind == "pipe":
             reader.start()
-            mandor.wait_state(mandor.add("true"), "completed")
-            wait_for(lambda: b"-SETTLED-> DONE" in read[-1] if read else False, 10)
+            last = mandor.add("true")
+            mandor.wait_state(last, "completed")
+            wait_for(lambda: f"job {last}: SETTLING -SETTLED-> DONE".encode() in b"".join(read), 10)
             lines = b"".join(read).split(b"\n")
             assert all(line.startswith(b"ts=") for line in lines[:-1]), [line for line in lines if not line.startswith(b"ts=")][:3]
         worker.signal(signal.SIGTERM)
@@ -141,11 +151,14 @@ def test_a_configuration_on_a_dead_disk_does_not_hold_up_the_loop(mandor):
 def test_a_flood_of_progress_lines_does_not_starve_the_neighbour(mandor):
     flood = "import os\nline = b'{\"progress\": 1}\\n' * 2000\nwhile True: os.write(3, line)"
     with mandor.worker("--concurrency", "3"):
-        job = mandor.add("python3", "-c", flood, timeout="4s", kill_after="300ms")
-        mandor.wait_phase(job, "running")
+        job = mandor.add("python3", "-c", flood, kill_after="300ms")
+        wait_for(lambda: [1] == [one["progress"] for one in mandor.stats()["live"][0]["running"] if one["id"] == job], 20, "the flood")
         for _ in range(5):
             mandor.wait_state(mandor.add("true"), "completed", deadline=10)
-        assert mandor.wait_state(job, "failed")["cause"] == "timeout"
+        assert mandor.wait_state(mandor.add("sleep", "600", timeout="300ms"), "failed")["cause"] == "timeout"
+        assert mandor.show(job)["phase"] == "running"
+        mandor.ok("cancel", job)
+        assert mandor.wait_state(job, "cancelled")["cause"] == "cancelled"
 
 
 def test_json_on_fd_3_that_is_deep_does_no_harm(mandor):

@@ -54,7 +54,7 @@ def nothing_is_left_over(redis, queue="default"):
 
 
 def test_jobs_are_added_run_and_looked_at(mandor, redis):
-    good, bad, slow = (mandor.add("sh", "-c", script) for script in ("echo out; echo err >&2", "exit 3", "sleep 60"))
+    good, bad, slow = (mandor.add("sh", "-c", script) for script in ("echo out; echo err >&2", "exit 3", "sleep 600"))
     assert [r["id"] for r in mandor.list()] == [slow, bad, good]
     with mandor.worker() as worker:
         assert mandor.ok("wait", good).code == 0
@@ -89,8 +89,10 @@ def test_priorities_unique_keys_delays_and_pauses_hold(mandor, redis):
     once = say("u", unique="k", priority=7)
     again = mandor.ok("add", "--unique", "k", "--json", "--", "true").json()
     assert again == {"id": once, "existing": True}
+    far = mandor.add("true", delay="1h")
+    assert mandor.show(far)["state"] == "delayed"
+    mandor.ok("rm", far)
     later = say("e", delay="300ms", priority=20)
-    assert mandor.show(later)["state"] == "delayed"
     mandor.ok("pause", "default")
     mandor.drain("--concurrency", "1")
     assert not order.exists()
@@ -154,13 +156,13 @@ def test_an_evicting_server_is_warned_of_R77(mandor, redis):
 
 
 def test_a_finished_job_is_seen_although_another_read_blocks_R78(mandor, redis):
-    with mandor.worker():
+    def quickly():
         wait_for(lambda: "xread" in redis.cli("CLIENT", "LIST"), 10, "a blocked read")
-        job = mandor.add("true")
-        record = mandor.wait_state(job, "completed")
-    assert record["usage"]["wall_ms"] < 5000
-    began, ended = (time.mktime(time.strptime(record[k][:19], "%Y-%m-%dT%H:%M:%S")) for k in ("created_at", "finished_at"))
-    assert ended - began <= 2  # the block is 2 s long
+        job, began = mandor.add("true"), time.monotonic()
+        mandor.wait_state(job, "completed")
+        return time.monotonic() - began < 1.5
+    with mandor.worker():
+        wait_for(quickly, 60, "one that does not wait for a block, which is 2 s long")
 
 
 def test_long_output_is_read_from_its_file_and_goes_with_its_job(mandor, redis):
@@ -230,7 +232,7 @@ def test_workers_that_are_killed_again_and_again_lose_nothing_R56(mandor, redis)
 
 def test_a_terminated_worker_gives_its_jobs_back_uncharged_R61(mandor, redis):
     configure(mandor, shutdown_timeout="0s")
-    job = mandor.add("sleep", "60", kill_after="100ms")
+    job = mandor.add("sleep", "600", kill_after="100ms")
     with mandor.worker() as worker:
         mandor.wait_phase(job, "running")
         worker.signal(signal.SIGTERM)
@@ -354,15 +356,18 @@ def test_a_job_that_is_leased_again_while_its_attempt_has_not_ended_here_runs_on
 
 
 def test_a_server_that_is_stopped_for_longer_than_a_lease_stops_the_jobs_and_loses_none_R75(mandor, redis):
-    job = mandor.add("sh", "-c", f"echo $$ >>{mandor.tmp}/pids; test $MANDOR_ATTEMPT = 2 || sleep 120", attempts=5, backoff=FAST)
+    configure(mandor, lease="15s")
+    job = mandor.add("sh", "-c", f"echo $$ >>{mandor.tmp}/pids; test $MANDOR_ATTEMPT = 2 || sleep 600", attempts=5, backoff=FAST)
     with mandor.worker() as worker:
         mandor.wait_phase(job, "running")
         pids = mandor.tmp / "pids"
         pid = int(wait_for(lambda: pids.exists() and pids.read_text(), 10, "it to say who it is"))
+        stopped = time.monotonic()
         redis.stop()
         try:
-            # a lease of 10 s that cannot be renewed: its processes are gone before it ends
-            wait_for(lambda: not alive(pid), 10, "the job to be ended")
+            # a lease that cannot be renewed: its processes are gone, five seconds before it ends
+            wait_for(lambda: not alive(pid), 20, "the job to be ended")
+            assert time.monotonic() - stopped < 15
         finally:
             redis.cont()
         record = mandor.wait_state(job, "completed")
@@ -526,7 +531,7 @@ def test_a_stop_does_not_wait_for_ever_for_a_server_that_is_away(mandor, redis, 
         go.touch()
         wait_for((mandor.tmp / "over").exists, 10, "the job to end")
         worker.signal(signal.SIGTERM)
-        assert worker.wait(timeout=60) == 125
+        assert worker.wait(timeout=120) == 125
         assert f"not settled (exit code 0): broker 'streams://127.0.0.1:{redis.port}' does not answer; when the lease is over the job is taken over" in worker.stderr
     redis.start() if how == "gone" else redis.cont()
     with mandor.worker():
@@ -543,7 +548,7 @@ def test_an_idle_worker_leaves_though_its_server_is_away(mandor, redis, how):
         wait_for(lambda: "at a time" in worker.stderr, 10, "the start")
         redis.kill() if how == "gone" else redis.stop()
         worker.signal(signal.SIGTERM)
-        assert worker.wait(timeout=60) == 0
+        assert worker.wait(timeout=120) == 0
     redis.start() if how == "gone" else redis.cont()
 
 
@@ -689,7 +694,7 @@ def test_a_host_that_is_cut_off_and_healed_settles_nothing_publishes_nothing_and
         pytest.skip("no network namespaces here")
     with Net() as net, Redis(mandor.tmp / "redis", bind=net.address) as redis:
         mandor.env["MANDOR_BROKER"] = f"streams://{net.address}:{redis.port}"
-        configure(mandor, concurrency=2)
+        configure(mandor, concurrency=2, lease="15s")
         out = mandor.tmp / "out"
         out.mkdir()
         # Each attempt writes its host into its output and says, ten times a second, that it is alive.
@@ -710,10 +715,10 @@ def test_a_host_that_is_cut_off_and_healed_settles_nothing_publishes_nothing_and
             net.cut(host)
             cut_at = time.time()
             for job in mine:
-                wait_for(lambda: (r := mandor.show(job))["worker"] != victim and r["phase"] == "running", 40, "another host to take it over")
+                wait_for(lambda: (r := mandor.show(job))["worker"] != victim and r["phase"] == "running", 60, "another host to take it over")
             taken_at = time.time()
             last_beats = [float((mandor.tmp / f"beat-{net.hosts[host]}-{job}").read_text().split()[-1]) for job in mine]
-            assert max(last_beats) < taken_at and max(last_beats) - cut_at < 10, "it ran on after its lease"
+            assert max(last_beats) < taken_at and max(last_beats) - cut_at < 15, "it ran on after its lease"
             (mandor.tmp / f"finish-{net.hosts[host]}").touch()
             net.cut(host, False)
             wait_for(lambda: "lease lost" in workers[host].stderr or "not held" in workers[host].stderr, 30,

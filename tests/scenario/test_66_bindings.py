@@ -70,7 +70,7 @@ def test_the_kill_of_a_worker_of_two_brokers_loses_nothing(mandor):
     configure(mandor, concurrency=4, queues={"a": {"broker": one}, "b": {"broker": two}})
     ids = {}
     for url, queue in ((one, "a"), (two, "b")):
-        job = json.dumps({"exec": ["sh", "-c", "test $MANDOR_ATTEMPT = 2 || sleep 60"], "attempts": 2,
+        job = json.dumps({"exec": ["sh", "-c", "test $MANDOR_ATTEMPT = 2 || sleep 600"], "attempts": 2,
                           "backoff": {"type": "fixed", "delay": "10ms", "jitter": 0}})
         ids[url] = mandor.ok("add", "--broker", url, "--queue", queue, "--from", "-", input=job.encode()).text.strip()
     def running():

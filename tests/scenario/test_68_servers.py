@@ -47,7 +47,7 @@ def test_a_queue_and_its_jobs(mandor, redis, software):
             mandor.wait_state(job, "completed")
         foreign = wait_for(lambda: next((row["id"] for row in mandor.list("--state", "completed") if row["queue"] == "render"), None), 10)
         assert mandor.logs_of(foreign, "--stdout") == b"http://x/y z\n" and mandor.show(twice)["attempt"] == 2
-        stuck = mandor.add("sleep", "60")
+        stuck = mandor.add("sleep", "600")
         mandor.wait_phase(stuck, "running")
         worker.kill()
     with mandor.worker():
@@ -67,7 +67,7 @@ def test_a_queue_of_bullmq(mandor, software, tmp_path, major):
     try:
         with bench.worker(name="w", concurrency=2, metrics=10):
             found = bench.js("""const e = await events(NAME), f = flow();
-                const of = (job) => job.waitUntilFinished(e, 20000).then((value) => value, (error) => error.message);
+                const of = (job) => job.waitUntilFinished(e, 30000).then((value) => value, (error) => error.message);
                 const again = await q.add('n', second, { attempts: 2, backoff: 50 }), late = await q.add('n', works, { delay: 100, priority: 3 });
                 const bad = await q.add('n', fails);
                 const tree = await f.add({ name: 'p', queueName: NAME, data: works, children: [{ name: 'c', queueName: NAME, data: works }] });

@@ -12,7 +12,7 @@ import pytest
 
 import redis_server
 import stores
-from harness import SLACK, hwm_bytes, sh, wait_for
+from harness import hwm_bytes, sh, wait_for
 
 FAST = {"type": "fixed", "delay": "10ms"}
 MIB = 1 << 20
@@ -128,7 +128,7 @@ def test_cat_follows_the_newest_of_several_jobs_and_passes_over_what_others_add(
         mandor.ok("run", "--frame", "lines", "--stdout", url, "--", "echo", word)
     redis("XADD", "s", "*", "job", "another program's", "data", "x")
     for more in ((), ("-f",)):
-        assert mandor.ok("cat", *more, url, timeout=20).text == "second\n"
+        assert mandor.ok("cat", *more, url).text == "second\n"
 
 
 def test_cat_says_what_is_missing_or_was_changed(mandor, redis):
@@ -435,13 +435,13 @@ def test_a_server_that_stays_full_fails_the_attempt_after_sink_timeout_and_says_
     with mandor.worker():
         wait_for(lambda: redis("KEYS", "*stage*") or redis("EXISTS", "v"), 20)
         with full(redis):
-            (mandor.tmp / "go").touch()
             begun = time.monotonic()
-            record = mandor.wait_state(job, "failed", deadline=30)
+            (mandor.tmp / "go").touch()
+            record = mandor.wait_state(job, "failed", deadline=60)
             took = time.monotonic() - begun
             assert not redis("KEYS", "*stage*")
     assert record["cause"] == "sink" and "OOM" in record["error"], record
-    assert 2 < took < 8 * SLACK, took
+    assert 2 < took < 45, took  # a minute is what a sink has when nothing is said
 
 
 # ---- memcached ----
@@ -517,7 +517,7 @@ def test_memcached_shows_nothing_of_an_attempt_that_failed_and_says_what_is_miss
 
 def test_memcached_keeps_the_parts_of_a_long_job(mandor):
     with stores.memcached() as port, mandor.worker():
-        job = mandor.add(*sh("head -c 1500000 /dev/zero; sleep 100"), stdout=f"memcached://127.0.0.1:{port}/k")
+        job = mandor.add(*sh("head -c 1500000 /dev/zero; sleep 600"), stdout=f"memcached://127.0.0.1:{port}/k")
 
         def parts():
             with socket.create_connection(("127.0.0.1", port)) as connection:

@@ -50,7 +50,7 @@ def gate():
 
         def do_PUT(self):
             it.asked += 1
-            it.open.wait(60)
+            it.open.wait(300)
             data = b""
             if self.headers.get("Transfer-Encoding"):
                 while size := int(self.rfile.readline().strip(), 16):

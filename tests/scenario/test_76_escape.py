@@ -1,6 +1,7 @@
 """Jobs that want out: of Python into JavaScript, of JavaScript into Node, of Node into the machine, and into each other."""
 import contextlib
 import json
+import math
 import os
 import platform
 import re
@@ -60,7 +61,7 @@ def ended_alone(it, title, record):
     assert record["state"] in ("completed", "failed") and record["cause"] in ("exit", "signal", "oom", "limit", "timeout"), (title, record)
 
 
-def storm(it, names, deadline=100, head="", look=LOOK, **keys):
+def storm(it, names, deadline=250, head="", look=LOOK, **keys):
     """All attempts of some files, an honest job after each; returns {what it tries: its record}."""
     server = it.runtimes()["default"]["servers"][0]["pid"]
     tries = {title: code for name in names for title, code in attempts(name).items()}
@@ -144,7 +145,7 @@ def test_at_scope_too_nothing_leaves_the_copy_R100(shared, name):
 
 
 def test_a_job_at_scope_neither_ends_nor_runs_nor_sees_a_later_one(shared):
-    ends = storm(shared, ["scope"], head="def late(*what): print('late', *what, flush=True)\n", look=LOOK_AROUND, timeout="3s")
+    ends = storm(shared, ["scope"], head="def late(*what): print('late', *what, flush=True)\n", look=LOOK_AROUND, timeout="10s")
     assert (ends["its own end"]["state"], ends["its own end"]["result"]) == ("completed", "still here"), ends["its own end"]
 
 
@@ -162,13 +163,13 @@ def test_at_instance_too_nothing_leaves_the_copy_R100(tmp_path):
 def test_who_has_taken_the_copy_at_scope_has_nothing_else_R100(tmp_path):
     """Native attacks, and a neighbour that works on through all of them."""
     with besieged(tmp_path, {"default": {"isolation": "scope", "spare": 2}}, env={"MANDOR_ZYGOTE": str(open_harness(tmp_path))}) as it:
-        neighbour = it.mandor.add_many([job("import time\nfor n in range(5000):\n    time.sleep(0.001)\nn", timeout="100s")])[0]
+        neighbour = it.mandor.add_many([job("import time\nend, n = time.monotonic() + 6, 0\nwhile time.monotonic() < end:\n    time.sleep(0.001)\n    n += 1\n[n > 0]", timeout="250s")])[0]
         it.mandor.wait_phase(neighbour, "running")
-        ends = storm(it, ["native"], head="import mandor\nmandor.native.require('fs')\nprint('in hand', flush=True)\n", look=LOOK_AROUND, timeout="3s")
+        ends = storm(it, ["native"], head="import mandor\nmandor.native.require('fs')\nprint('in hand', flush=True)\n", look=LOOK_AROUND, timeout="10s")
         for title, record in ends.items():
             assert it.mandor.logs_of(record["id"], "--stdout").startswith(b"in hand"), (title, record)
-        record = it.mandor.wait_state(neighbour, "completed", "failed", deadline=60)
-        assert (record["state"], record["result"]) == ("completed", 4999), record
+        record = it.mandor.wait_state(neighbour, "completed", "failed", deadline=100)
+        assert (record["state"], record["result"]) == ("completed", [True]), record
 
 
 def test_the_greedy_at_scope_are_bounded_and_alone_R96(tmp_path):
@@ -332,8 +333,8 @@ def test_a_result_that_would_be_large_in_the_workers_memory_is_refused(snakes):
             emit('{"' + kind + '": [' + "{}," * 4_000_000 + "{}]}")
         5
     """
-    records = snakes.run(job(forge, timeout="60s"), job("[{}] * 300_000", timeout="60s"), job("[0] * 300_000", timeout="60s"),
-                         job("import mandor\nmandor.progress('x' * 2_000_000)", timeout="60s"), deadline=120)
+    records = snakes.run(job(forge, timeout="200s"), job("[{}] * 300_000", timeout="200s"), job("[0] * 300_000", timeout="200s"),
+                         job("import mandor\nmandor.progress('x' * 2_000_000)", timeout="200s"), deadline=250)
     assert hwm_bytes(worker) - before < 160 << 20, (before, hwm_bytes(worker))
     forged, objects, numbers, words = records
     assert (forged["state"], forged["cause"]) == ("failed", "limit"), forged
@@ -347,7 +348,7 @@ def test_a_broken_interpreter_ends_with_its_job_R96(snakes):
               "import functools\nx = functools.partial(print)\nfor i in range(50000): x = functools.partial(print, x)\nrepr(x)",
               "x = ()\nfor i in range(200000): x = (x,)\nhash(x)", "x = []\nfor i in range(3000000): x = [x]\ndel x"]
     jobs = [one for body in bodies for one in (body, "sum(range(1000))")]
-    records = snakes.run(*(job(one, timeout="20s") for one in jobs))
+    records = snakes.run(*(job(one, timeout="150s") for one in jobs))
     for body, broken, well in zip(bodies, records[::2], records[1::2]):
         assert (broken["state"], broken["cause"]) == ("failed", "signal"), (body, broken)
         assert "Maximum call stack size exceeded" in broken["error"], (body, broken)
@@ -357,6 +358,7 @@ def test_a_broken_interpreter_ends_with_its_job_R96(snakes):
 # ---- output ----
 
 
+@pytest.mark.limit(900)
 def test_a_gibibyte_goes_through_a_slow_sink_whole_and_memory_stays_R44_R95(snakes):
     mib = 1024 if not is_sanitized() else 64
     with store() as web:
@@ -380,14 +382,14 @@ def test_a_gibibyte_goes_through_a_slow_sink_whole_and_memory_stays_R44_R95(snak
             print("the end", end="")
             sum = zlib.crc32(b"the end", sum)
             sum
-        """, stdout=f"http://127.0.0.1:{web.port}/out", timeout="250s", frame="raw")])[0]
+        """, stdout=f"http://127.0.0.1:{web.port}/out", timeout="800s", frame="raw")])[0]
         peak = [0]
 
         def done():
             peak[0] = max(peak[0], rss_bytes(snakes.worker.pid))
             return snakes.mandor.show(one)["state"] not in ("waiting", "active")
 
-        wait_for(done, 250, "a gibibyte", every=0.1)
+        wait_for(done, 800, "a gibibyte", every=0.1)
         record = snakes.mandor.show(one)
         assert record["state"] == "completed", record
         assert record["streams"]["stdout"]["bytes"] == taken_bytes[0] == (mib << 20) + len("the end")
@@ -418,12 +420,14 @@ def test_a_wrong_node_is_one_sentence_and_no_storm_of_starts_R106(mandor, tmp_pa
         wrong.chmod(0o755)
         configure(mandor, node=str(wrong))
         ids = mandor.add_many([job("1"), {"exec": ["echo", "hi"]}])
+        began = time.monotonic()
         with mandor.worker() as worker:
             assert mandor.wait_state(ids[1], "completed")
             wait_for(lambda: words in worker.stderr, 20, "the reason in the log")
             wait_for(lambda: mandor.stats()["live"][0]["runtimes"][0]["last_error"], 20, "the reason in stats")
             time.sleep(2)
-            assert len((tmp_path / "starts").read_text().split()) <= 4
+            starts = len((tmp_path / "starts").read_text().split())
+            assert starts <= 2 + math.log2(1 + (time.monotonic() - began) / 0.5), starts  # each pause is twice as long as the last
             assert worker.running()
 
 

@@ -39,10 +39,10 @@ def honest(n):
         ("import hashlib\n[params, hashlib.sha256(str(params).encode()).hexdigest()]", [n, hashlib.sha256(str(n).encode()).hexdigest()], 0),
         ("print('x' * params, end='')\nparams * 2", n * 2, n),
     ][n % 3]
-    return job(code, params=n, timeout="60s"), (result, length)
+    return job(code, params=n, timeout="10m"), (result, length)
 
 
-@pytest.mark.limit(7200 if SOAK else 300)
+@pytest.mark.limit(7200 if SOAK else 900)
 def test_of_many_jobs_a_third_hostile_nothing_is_left_and_the_honest_are_right_R97(tmp_path):
     with snakes_in(tmp_path, {"default": {"spare": 2}}, concurrency=16) as it:
         mandor, worker = it.mandor, it.worker
@@ -54,7 +54,7 @@ def test_of_many_jobs_a_third_hostile_nothing_is_left_and_the_honest_are_right_R
         for start in range(0, 20000 if SOAK else 600, 600):
             jobs, due = zip(*(hostile(n // 3) if n % 3 == 2 else honest(n // 3 * 2 + n % 3) for n in range(start, start + 600)))
             ids = mandor.add_many(jobs)
-            mandor.run("wait", *ids, "--timeout", "250s", timeout=270)
+            mandor.run("wait", *ids, "--timeout", "700s", timeout=720)
             records = {record["id"]: record for record in mandor.list("--limit", "600")}
             for one, expected in zip(ids, due):
                 record = records[one]
@@ -69,10 +69,11 @@ def test_of_many_jobs_a_third_hostile_nothing_is_left_and_the_honest_are_right_R
         for pid, (rss, ends) in before.items():
             wait_for(lambda: open_ends(pid) <= ends, 10, f"descriptors as before: {ends}")
             assert rss_bytes(pid) - rss < 24 << 20, f"{rss} -> {rss_bytes(pid)}"
-        assert fd_count(worker.pid) <= descriptors + 24, "descriptors of the worker have grown"  # those of idle control groups too
+        wait_for(lambda: fd_count(worker.pid) <= descriptors + 24, 20, "descriptors of the worker as before")  # those of idle control groups too
         assert worker.running()
 
 
+@pytest.mark.limit(900)
 def test_much_output_goes_through_in_bounded_memory_to_the_last_byte(tmp_path, plain_binary):
     mib = 1024 if SOAK else 192
     out = tmp_path / "out"
@@ -84,7 +85,7 @@ def test_much_output_goes_through_in_bounded_memory_to_the_last_byte(tmp_path, p
             block = bytes(i % 251 for i in range(1 << 20))
             for n in range({mib}):
                 mandor.write(n.to_bytes(4, "big") + block[4:])
-        """, stdout=f"file:{out}", timeout="250s", deadline=260)
+        """, stdout=f"file:{out}", timeout="600s", deadline=610)
         assert record["state"] == "completed" and record["streams"]["stdout"]["bytes"] == mib << 20, record
         assert hwm_bytes(worker) - before < 48 << 20
     block = bytes(i % 251 for i in range(1 << 20))

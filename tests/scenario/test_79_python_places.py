@@ -64,7 +64,7 @@ def test_where_copies_are_slow_jobs_wait_and_no_server_is_ended(tmp_path):
     harness = copied_harness(tmp_path)
     replace(harness / "copy.mjs", LOCK, "addon.sleep(12000);\n  " + LOCK)
     with snakes_in(tmp_path, {"default": {"spare": 2}}, ready=False, env={"MANDOR_ZYGOTE": str(harness)}) as it:
-        assert it.run("6 * 7", "6 * 8", deadline=150)[1]["result"] == 48
+        assert it.run("6 * 7", "6 * 8", deadline=250)[1]["result"] == 48
         runtime = it.runtimes()["default"]
         assert (runtime["deaths"], runtime["failed_starts"], len(runtime["servers"])) == (0, 0, 1), runtime
         assert it.worker.stderr.count("the next ones have 20 s") == 1, it.worker.stderr
@@ -82,7 +82,7 @@ def test_where_no_copy_lives_servers_do_not_respawn_in_a_storm_and_jobs_wait(tmp
         assert waits[0] == 500 and all(b >= 2 * a for a, b in zip(waits, waits[1:])), it.worker.stderr
         assert it.mandor.show(one)["state"] not in ("failed", "completed")
         shutil.copy(ZYGOTE / "copy.mjs", harness)
-        assert it.mandor.wait_state(one, "completed", deadline=100)["result"] == 42
+        assert it.mandor.wait_state(one, "completed", deadline=200)["result"] == 42
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
@@ -115,5 +115,5 @@ def test_an_installed_mandor_runs_python_without_its_source(tmp_path):
         mandor work --drain
         mandor show 1 --json
     """
-    done = subprocess.run(["unshare", "-m", "bash", "-c", script], capture_output=True, text=True, timeout=100)
+    done = subprocess.run(["unshare", "-m", "bash", "-c", script], capture_output=True, text=True, timeout=250)
     assert done.returncode == 0 and '"result":42' in done.stdout, done

@@ -29,11 +29,10 @@ def test_an_idle_worker_is_small_and_sleeps(mandor, plain_binary):
         job = mandor.add("true")
         mandor.wait_state(job, "completed")
         before = {pid: switches(pid) for pid in (worker.pid, worker.guard_pid)}
-        seconds = 5
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        began = time.monotonic()
+        while time.monotonic() < began + 5:
             time.sleep(0.2)
-        woken = sum(switches(pid) - count for pid, count in before.items()) / seconds
+        woken = sum(switches(pid) - count for pid, count in before.items()) / (time.monotonic() - began)
         assert woken < 15, f"{woken} wake-ups a second"
         assert rss_bytes(worker.pid) < 14 << 20, rss_bytes(worker.pid)
         assert pss_bytes(worker.pid) + pss_bytes(worker.guard_pid) < 10 << 20
@@ -48,20 +47,21 @@ def test_an_idle_worker_uses_no_cpu(mandor, plain_binary):
     with mandor.worker() as worker:
         mandor.wait_state(mandor.add("true"), "completed")
         before = ticks(worker.pid) + ticks(worker.guard_pid)
-        end = time.monotonic() + 4
-        while time.monotonic() < end:
+        began = time.monotonic()
+        while time.monotonic() < began + 4:
             time.sleep(0.2)
-        assert ticks(worker.pid) + ticks(worker.guard_pid) - before <= 8  # 2 % of one core
+        assert ticks(worker.pid) + ticks(worker.guard_pid) - before <= 2 * (time.monotonic() - began)  # 2 % of one core
 
 
 @pytest.mark.quiet
 def test_starting_is_quick(mandor, plain_binary):
-    times = []
-    for _ in range(10):
+    """Beside a program that does nothing, which says what a start takes on this machine."""
+    def took(argv):
         start = time.monotonic()
-        mandor.ok("--version")
-        times.append(time.monotonic() - start)
-    assert sorted(times)[5] < 0.1, times
+        assert mandor.spawn(argv, stdout=subprocess.DEVNULL).wait() == 0
+        return time.monotonic() - start
+    times, others = zip(*((took([mandor.binary, "--version"]), took(["true"])) for _ in range(10)))
+    assert sorted(times)[5] < 0.1 + 3 * sorted(others)[5], (times, others)
 
 
 def test_killmode_mixed_lets_the_guard_drain_R39(mandor):
@@ -208,7 +208,7 @@ def test_the_service_manager_is_asked_to_wait_for_the_longest_grace_R31(mandor):
     address = str(mandor.tmp / "notify.sock")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(address)
-        manager.settimeout(20)
+        manager.settimeout(60)
         with mandor.worker("--concurrency", "2", "--config", mandor.tmp / "m.yaml", env={"NOTIFY_SOCKET": address}) as worker:
             jobs = [mandor.add("sleep", "600", kill_after=grace) for grace in ("2s", "100s")]
             for job in jobs:
@@ -226,7 +226,7 @@ def test_a_jobs_grace_is_whole_although_the_worker_is_in_a_hurry_R31(mandor):
     """shutdown_timeout says when jobs are told to end, not when they have to be gone."""
     (mandor.tmp / "m.yaml").write_text("shutdown_timeout: 100ms\n")
     script = f"trap 'sleep 1.5; touch {mandor.tmp}/clean; exit 0' TERM; touch {mandor.tmp}/up; sleep 600 & wait"
-    job = mandor.add(*sh(script), kill_after="20s", attempts=1)
+    job = mandor.add(*sh(script), kill_after="10m", attempts=1)
     with mandor.worker("--config", mandor.tmp / "m.yaml") as worker:
         wait_for((mandor.tmp / "up").exists, 20)
         worker.signal(signal.SIGTERM)

@@ -221,12 +221,14 @@ def test_a_killed_worker_ends_its_job_as_killed_and_is_replaced_R21(mandor):
 
 def test_only_the_jobs_of_the_dead_worker_are_tried_again(mandor):
     configure(mandor, {"p": {"size": 2, "concurrency": 2}})
-    mark = mandor.tmp / "starts"
+    mark, gate = mandor.tmp / "starts", mandor.tmp / "gate"
     with mandor.worker():
         pids = wait_ready(mandor, 2)
-        jobs = mandor.add_many([{"pool": "p", "data": {"mark": str(mark), "sleep": 3, "result": i}, "attempts": 3, "backoff": FAST} for i in range(4)])
+        jobs = mandor.add_many([{"pool": "p", "data": {"mark": str(mark), "gate": str(gate), "result": i}, "attempts": 3, "backoff": FAST} for i in range(4)])
         wait_for(lambda: mark.exists() and len(mark.read_text().splitlines()) == 4, 20, "all four to run")
         os.kill(pids[0], signal.SIGKILL)
+        wait_for(lambda: len(mark.read_text().splitlines()) == 6, 20, "two of them to run again")
+        gate.touch()
         records = [mandor.wait_state(job, "completed") for job in jobs]
         assert [r["result"] for r in records] == [0, 1, 2, 3]
         assert sorted(r["attempt"] for r in records) == [1, 1, 2, 2]
@@ -250,7 +252,7 @@ def test_a_result_just_before_the_exit_is_never_lost_R62(mandor):
     count = 150 if not SOAK else 5000
     configure(mandor, size=4, max_jobs=1)
     jobs = mandor.add_many([{"pool": "p", "data": {"result_and_exit": True}}] * count)
-    mandor.drain(timeout=110 if not SOAK else 800)
+    mandor.drain(timeout=600 if not SOAK else 800)
     records = mandor.list()
     assert [r["state"] for r in records if r["state"] != "completed"] == []
     assert all(r["attempt"] == 1 for r in records)
@@ -266,7 +268,7 @@ def test_recycling_is_staggered_R63(mandor):
     with mandor.worker():
         began = time.monotonic()
         wait_ready(mandor, 8)
-        nap = min(max(0.03, (time.monotonic() - began) / 8), 0.3)
+        nap = min(max(0.03, (time.monotonic() - began) / 8), 1)
         count = int(max(900 * 0.03 / nap, 640))
         mandor.add_many([{"pool": "p", "data": {"sleep": nap}}] * count)
 
@@ -276,7 +278,7 @@ def test_recycling_is_staggered_R63(mandor):
                 return pool
             seen.append(sum(w["state"] == "ready" or bool(w["held"]) for w in pool["workers"]))
             return None
-        pool = wait_for(look, 90, "all jobs")
+        pool = wait_for(look, 250, "all jobs")
         assert pool["recycles"] >= count // 50 and pool["deaths"] == 0, pool
         assert min(seen) >= 4, seen
 
@@ -292,9 +294,10 @@ def test_workers_that_die_at_once_are_started_ever_more_slowly_until_it_is_mende
         assert mandor.show(job)["phase"] == "starting"
         began, starts = time.monotonic(), pool["started"]
         wait_for(lambda: time.monotonic() - began > 2, 5, "two seconds")
-        assert pool_of(mandor)["started"] - starts <= 6
+        starts = pool_of(mandor)["started"] - starts
+        assert starts <= 3 * (time.monotonic() - began), starts
         flag.touch()
-        mandor.wait_state(job, "completed", deadline=40)
+        mandor.wait_state(job, "completed", deadline=60)
         assert pool_of(mandor)["state"] == "ready"
         worker.says("exit code 3")
 
@@ -359,9 +362,11 @@ def test_a_timeout_cancels_and_then_kills(mandor, deaf):
 def test_other_jobs_of_a_worker_that_is_killed_are_put_back_uncharged(mandor):
     configure(mandor, {"p": {"concurrency": 4}})
     with mandor.worker():
+        gate = mandor.tmp / "gate"
         deaf, other = mandor.add_many([{"pool": "p", "data": {"sleep": 100, "deaf": True}, "timeout": "1s", "kill_after": "100ms"},
-                                       {"pool": "p", "data": {"sleep": 3, "result": "ok"}}])
+                                       {"pool": "p", "data": {"gate": str(gate), "result": "ok"}}])
         assert mandor.wait_state(deaf, "failed")["cause"] == "timeout"
+        gate.touch()
         record = mandor.wait_state(other, "completed")
         assert record["result"] == "ok" and record["attempt"] == 2 and record["attempts_used"] <= 1, record
 
@@ -414,8 +419,10 @@ def test_a_pool_grows_under_load_and_shrinks_when_idle(mandor):
     configure(mandor, size={"min": 1, "max": 4}, shrink_after="1s")
     with mandor.worker():
         assert len(wait_ready(mandor, 1)) == 1
-        jobs = mandor.add_many([{"pool": "p", "data": {"sleep": 3}}] * 4)
+        gate = mandor.tmp / "gate"
+        jobs = mandor.add_many([{"pool": "p", "data": {"gate": str(gate)}}] * 4)
         wait_ready(mandor, 4)
+        gate.touch()
         for job in jobs:
             mandor.wait_state(job, "completed")
         wait_for(lambda: len(pool_of(mandor)["workers"]) == 1, 20, "the pool to shrink")
@@ -426,7 +433,8 @@ def test_sighup_brings_changes_and_takes_pools_away(mandor):
     with mandor.worker() as worker:
         before = wait_ready(mandor, 2)
         wait_ready(mandor, 1, "old")
-        running = add(mandor, {"sleep": 1, "result": "kept"}, pool="old")
+        gate = mandor.tmp / "gate"
+        running = add(mandor, {"gate": str(gate), "result": "kept"}, pool="old")
         mandor.wait_phase(running, "running")
         configure(mandor, {"p": {"size": 2, "env": {"CHANGED": "1"}}, "new": {}})
         assert path.exists()
@@ -434,6 +442,7 @@ def test_sighup_brings_changes_and_takes_pools_away(mandor):
         wait_ready(mandor, 1, "new")
         wait_for(lambda: not any(alive(pid) for pid in before), 20, "the workers to be replaced")
         wait_ready(mandor, 2)
+        gate.touch()
         assert mandor.wait_state(running, "completed")["result"] == "kept"
         wait_for(lambda: pool_of(mandor, "old") is None, 20, "the old pool to end")
         assert mandor.wait_state(add(mandor, 1, pool="old"), "failed")["error"].startswith("no pool 'old'")
@@ -460,8 +469,10 @@ def test_stats_shows_pools_where_there_are_some(mandor):
 def test_a_worker_may_ask_for_fewer_jobs_at_once(mandor):
     configure(mandor, {"p": {"concurrency": 8, "env": {"ONLY": "1"}}})
     with mandor.worker():
-        jobs = mandor.add_many([{"pool": "p", "data": {"sleep": 1}}] * 3)
+        gate = mandor.tmp / "gate"
+        jobs = mandor.add_many([{"pool": "p", "data": {"gate": str(gate)}}] * 3)
         wait_for(lambda: (p := pool_of(mandor)) and p["busy"] == 1 and p["waiting"] == 2, 10, "one held, two waiting")
+        gate.touch()
         for job in jobs:
             mandor.wait_state(job, "completed")
 
@@ -513,7 +524,7 @@ def kill_one_every(mandor, worker, seconds, over):
     chance, killed, due = random.Random(85), 0, time.monotonic()
     while not over():
         warm = [pid for pid in children(worker.pid) if QUICK.name in cmdline(pid)]
-        if warm:
+        if len(warm) >= 4:  # starts may be slower than that here: then jobs would never get anywhere
             with contextlib.suppress(ProcessLookupError):
                 os.kill(chance.choice(warm), signal.SIGKILL)
                 killed += 1
@@ -590,7 +601,7 @@ def test_a_plain_program_serves_through_mandor_shim(mandor):
     configure(mandor, command=[str(SHIM), "--", PYTHON, "-S", "-c", PLAIN])
     with mandor.worker():
         asked = [{"deep": [1, "zw\u00f6lf\n"]}, "bad", "die", 5, "garbage", "sleep", None]
-        jobs = [add(mandor, data, attempts=1, timeout="2s" if data == "sleep" else "1m") for data in asked]
+        jobs = [add(mandor, data, attempts=1, timeout="10s" if data == "sleep" else "5m") for data in asked]
         records = [mandor.wait_state(job, "completed", "failed") for job in jobs]
     assert [r["result"] for r in records] == [{"got": asked[0]}, None, None, {"got": 5}, None, None, {"got": None}]
     assert [r["cause"] for r in records] == ["exit"] * 5 + ["timeout", "exit"]

@@ -71,7 +71,7 @@ def test_descriptors_that_are_passed_over_the_socket_do_not_stay(mandor):
         for _ in range(3):
             record = mandor.wait_state(add(mandor, {"hostile": "pass_descriptors", "count": 20}), "completed")
             assert record["result"] == "passed"
-        assert fd_count(worker.pid) <= before + 4
+        wait_for(lambda: fd_count(worker.pid) <= before + 4, 20, "descriptors as before")
 
 
 def test_a_result_that_would_be_large_in_memory_is_refused(mandor):
@@ -110,7 +110,7 @@ def test_a_cancelled_job_is_not_given_to_the_next_worker_when_its_own_dies_unrea
         pid = wait_ready(mandor, 1)[0]
         os.kill(pid, signal.SIGSTOP)  # it reads neither JOB nor CANCEL
         mark = mandor.tmp / "ran"
-        job = add(mandor, {"mark": str(mark)})
+        job = add(mandor, {"mark": str(mark)}, kill_after="10m")
         mandor.wait_phase(job, "running")
         mandor.ok("cancel", job)
         mandor.wait_phase(job, "stopping")
@@ -136,7 +136,7 @@ def test_both_killed_at_once_the_next_start_sweeps_the_workers_of_pools(mandor):
     assert not mandor.jobs_left()
 
 
-def test_both_killed_at_once_strict_pools_are_gone_within_a_second(mandor):
+def test_both_killed_at_once_strict_pools_are_gone_at_once(mandor):
     checks = {one["check"]: one["health"] for one in mandor.ok("doctor", "--json").json()["checks"]}
     if checks["containment strict"] != "ok":
         pytest.skip("strict containment cannot be had here")
@@ -147,9 +147,7 @@ def test_both_killed_at_once_strict_pools_are_gone_within_a_second(mandor):
         assert {one["containment"] for one in pool["workers"]} == {"strict"}, pool
         mandor.wait_state(add(mandor, {"fork": 1}), "completed")
         worker.kill()
-        began = time.monotonic()
-        wait_for(lambda: not mandor.jobs_left(), 10, "the workers to be gone")
-        assert time.monotonic() - began < 5  # a second, on a machine that does nothing else
+        wait_for(lambda: not mandor.jobs_left(), 10, "the workers to be gone, though no other start sweeps them")
     mandor.drain()
 
 
@@ -174,7 +172,7 @@ def test_a_pool_whose_workers_cannot_start_does_not_keep_others_from_running(man
 def test_jobs_that_wait_for_a_full_pool_leave_slots_to_other_queues(mandor):
     """A queue that is bound to a pool of one takes two slots: one job runs, one is ready to follow."""
     configure(mandor, {"one": {}, "p": {}}, concurrency=4)
-    slow = [add(mandor, {"sleep": 60}, pool="one", queue="bound") for _ in range(8)]
+    slow = [add(mandor, {"sleep": 600}, pool="one", queue="bound") for _ in range(8)]
     with mandor.worker():
         mandor.wait_phase(slow[0], "running")
         quick = [add(mandor, {"result": i}) for i in range(5)]
@@ -187,10 +185,13 @@ def test_a_pool_that_is_taken_away_still_runs_the_jobs_that_wait_for_it(mandor):
     configure(mandor, {"p": {}, "old": {}})
     with mandor.worker() as worker:
         wait_ready(mandor, 1, "old")
-        jobs = mandor.add_many([{"pool": "old", "data": {"sleep": 1, "result": i}} for i in range(4)])
+        gate = mandor.tmp / "gate"
+        jobs = mandor.add_many([{"pool": "old", "data": {"gate": str(gate), "result": i}} for i in range(4)])
         wait_for(lambda: pool_of(mandor, "old")["waiting"] >= 2, 10, "two or three to wait")
         configure(mandor, {"p": {}})
         os.kill(worker.pid, signal.SIGHUP)
+        worker.says("configuration read again")
+        gate.touch()
         assert [mandor.wait_state(job, "completed")["result"] for job in jobs] == list(range(4))
         wait_for(lambda: pool_of(mandor, "old") is None, 20, "the old pool to end")
         late = add(mandor, 1, pool="old")

@@ -19,7 +19,7 @@ POOL_WORKER = str(ROOT / "tests" / "lib" / "pool_worker.py")
 WAIT = """
 const ev = await events(QUEUE), q = queue(QUEUE);
 q.setMaxListeners(0);
-const settle = (job) => job.waitUntilFinished(ev, 60000).then((value) => ({ value }), (error) => ({ error: error.message }));
+const settle = (job) => job.waitUntilFinished(ev, 180000).then((value) => ({ value }), (error) => ({ error: error.message }));
 """
 
 
@@ -42,7 +42,7 @@ def story(mandor, tmp_path, swift):
     path.write_text(json.dumps({
         "broker": broker, "concurrency": 4, "shutdown_timeout": "1s",
         "queues": {
-            "python-tasks": {"executor": "python", "runtime": "data", "timeout": "3s", "kill_after": "500ms"},
+            "python-tasks": {"executor": "python", "runtime": "data", "timeout": "12s", "kill_after": "5s"},
             "transcode": {"executor": "exec", "command": ["ffmpeg", "-v", "error", "-i", "{data.file}", "-f", "{data.format}", "-"],
                           "stdout": "s3://media/{id}.out"},
             "thumbs": {"executor": "pool", "pool": "warm"}},
@@ -71,7 +71,7 @@ def test_a_stock_producers_python_runs_offline_and_alone(story):
             const last = [await settle(after), await settle(wrong)];
             return { first, last, states: await Promise.all([...jobs, after, wrong].map((job) => job.getState())),
                      reason: (await q.getJob(jobs[2].id)).failedReason, trace: (await q.getJob(wrong.id)).stacktrace };
-        """, timeout=90, QUEUE="python-tasks")
+        """, timeout=200, QUEUE="python-tasks")
     assert got["first"][0] == {"value": 42} and got["first"][1] == {"value": "planted"}
     assert "timeout" in got["reason"] and "error" in got["first"][2], got
     assert got["last"][0] == {"value": [6, False]}, "the next job must see nothing of the one before"
@@ -88,7 +88,7 @@ def test_a_stock_producers_film_goes_through_ffmpeg_into_object_storage(story, s
             const jobs = [await q.add("ok", { file: FILM, format: "matroska" }), await q.add("gone", { file: "/nonexistent.mkv", format: "matroska" }),
                           await q.add("shell", { file: "$(touch /tmp/never); -y", format: "matroska" })];
             return { ids: jobs.map((job) => job.id), ends: await Promise.all(jobs.map(settle)) };
-        """, timeout=90, QUEUE="transcode", FILM=str(film))
+        """, timeout=200, QUEUE="transcode", FILM=str(film))
     assert "error" not in got["ends"][0] and "error" in got["ends"][1] and "error" in got["ends"][2], got
     made = mandor.tmp / "made.mkv"
     made.write_bytes(swift.get(f"{got['ids'][0]}.out"))
@@ -103,6 +103,6 @@ def test_a_stock_producers_jobs_are_served_by_a_warm_pool(story):
         ends = stock.js(WAIT + """
             const jobs = await q.addBulk([...Array(20).keys()].map((n) => ({ name: "n", data: { n } })));
             return await Promise.all(jobs.map(settle));
-        """, timeout=90, QUEUE="thumbs")
+        """, timeout=200, QUEUE="thumbs")
     assert len(ends) == 20 and all("value" in end for end in ends), ends
     assert [end["value"]["task"]["data"]["n"] for end in ends] == list(range(20)), ends
