@@ -1,8 +1,10 @@
 """Fixtures for the scenarios: see lib/harness.py."""
+import ctypes
 import os
 import pathlib
 import signal
 import sys
+import threading
 
 import pytest
 
@@ -31,6 +33,14 @@ def limit(request):
     def over(*_):
         raise AssertionError(f"the test took longer than {seconds} s")
 
+    if threading.current_thread() is not threading.main_thread():
+        # A process of xdist whose main thread came too late for its first call, on a busy machine, runs all its tests in another one.
+        thread = ctypes.c_ulong(threading.get_ident())
+        timer = threading.Timer(seconds, ctypes.pythonapi.PyThreadState_SetAsyncExc, (thread, ctypes.py_object(AssertionError)))
+        timer.start()
+        yield
+        timer.cancel()
+        return
     old = signal.signal(signal.SIGALRM, over)
     signal.alarm(seconds)
     yield

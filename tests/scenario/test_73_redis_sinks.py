@@ -431,7 +431,7 @@ def test_a_source_that_loads_for_long_after_a_restart_is_waited_for(mandor, quer
 @pytest.mark.parametrize("query", PLACES)
 def test_a_server_that_stays_full_fails_the_attempt_after_sink_timeout_and_says_why(mandor, redis, query):
     job = mandor.add(*sh("echo one; while [ ! -e go ]; do sleep 0.02; done; seq 2000000"), cwd=str(mandor.tmp), stdout=f"{redis.url}?{query}",
-                     frame="lines", sink_timeout="3s", attempts=1)
+                     frame="lines", sink_timeout="12s", attempts=1)
     with mandor.worker():
         wait_for(lambda: redis("KEYS", "*stage*") or redis("EXISTS", "v"), 20)
         with full(redis):
@@ -441,7 +441,7 @@ def test_a_server_that_stays_full_fails_the_attempt_after_sink_timeout_and_says_
             took = time.monotonic() - begun
             assert not redis("KEYS", "*stage*")
     assert record["cause"] == "sink" and "OOM" in record["error"], record
-    assert 2 < took < 45, took  # a minute is what a sink has when nothing is said
+    assert 8 < took < 50, took  # a minute is what a sink has when nothing is said
 
 
 # ---- memcached ----
