@@ -255,6 +255,8 @@ bool broker_takes_notes(const struct broker *broker);
 bool broker_starts_leases(const struct broker *broker);
 /* Is it worth having two BROKER_LEASE under way at once?  (It is elsewhere, and works for one while the jobs of the other run.) */
 bool broker_leases_overlap(const struct broker *broker);
+/* Is a job that brings no command its data alone, with no room for job options but those of spec_is_place()? */
+bool broker_has_bare_data(const struct broker *broker);
 
 /* Where this broker keeps files of jobs and workers on this machine: "<db>.d" for sqlite; for brokers elsewhere
  * a directory below $XDG_STATE_HOME/mandor.  Absolute; lives as long as the broker. */

@@ -502,6 +502,7 @@ const struct broker_ops broker_bullmq = {
     .check = bullmq_check,
     .starts_leases = true,
     .leases_overlap = true,
+    .bare_data = true,
     .takes_notes = true,
     .check_spec = bullmq_check_spec,
     .state_size = sizeof(struct bullmq *),

@@ -13,6 +13,7 @@ struct broker_ops {
     /* A lease starts what it may (broker.h).  Then nothing is leased ahead of the slots: what that saves is saved already. */
     bool starts_leases;
     bool leases_overlap; /* broker_leases_overlap() */
+    bool bare_data;      /* broker_has_bare_data() */
     bool takes_notes;    /* BROKER_NOTE is submitted only then */
     /* Bytes of private state behind broker_state(); zeroed and freed by the core. */
     size_t state_size;

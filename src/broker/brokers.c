@@ -226,6 +226,12 @@ bool broker_leases_overlap(const struct broker *broker)
     return broker->ops->leases_overlap;
 }
 
+bool broker_has_bare_data(const struct broker *broker)
+{
+    OBJ_CHECK(broker, BROKER_MAGIC);
+    return broker->ops->bare_data;
+}
+
 const char *broker_data_dir(const struct broker *broker)
 {
     return broker->data_dir;

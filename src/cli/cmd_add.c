@@ -110,6 +110,28 @@ static int check_place(const struct adder *adder, const json_t *job, struct mand
                    queue->name);
 }
 
+/* Options that have no place in the message would be lost without a word. */
+static int check_room(const struct adder *adder, const json_t *job, struct mandor_err *err)
+{
+    const char *key;
+    json_t *value;
+
+    if (!broker_has_bare_data(adder->client->broker) || json_object_get(job, "exec") != NULL)
+        return 0;
+    json_object_foreach((json_t *)(uintptr_t)job, key, value) {
+        if (spec_is_place(key) || str_eq(key, "data") || str_eq(key, "pool") ||
+            str_eq(key, "python"))
+            continue;
+        int r = spec_check_key(key, err);
+        return r < 0 ? r
+                     : err_set(err, -EINVAL, FAULT_CALLER,
+                               "'%.60s': a job of BullMQ that brings no command is its data alone: "
+                               "set it on the queue in the worker's configuration",
+                               key);
+    }
+    return 0;
+}
+
 /* With what the configuration says of the job's queue.  What may not come with a message of a shared broker is left out: the
  * worker has a configuration of its own. */
 static int put(struct adder *adder, const json_t *job, size_t weight, struct mandor_err *err)
@@ -120,6 +142,8 @@ static int put(struct adder *adder, const json_t *job, size_t weight, struct man
     int r = check_said(adder, job, err);
     if (r == 0)
         r = check_place(adder, job, err);
+    if (r == 0)
+        r = check_room(adder, job, err);
     if (r < 0)
         return r;
     if (broker_is_shared(adder->client->url)) {

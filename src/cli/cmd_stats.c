@@ -280,7 +280,11 @@ static int print_stats(const json_t *stats)
     int r = print_queues(stats);
     if (r < 0)
         return r;
-    out_line("\n%zu live %s", workers, workers == 1 ? "worker" : "workers");
+    /* BullMQ lists a connection for each queue, and does not say whose process it is. */
+    const json_t *first = json_array_get(json_object_get(stats, "workers"), 0);
+    bool by_queue = workers > 1 && json_object_get(first, "pid") == NULL;
+    out_line("\n%zu live %s%s", workers, workers == 1 ? "worker" : "workers",
+             by_queue ? ", counted in each queue that they serve" : "");
     r = json_array_size(json_object_get(stats, "live")) > 0 ? print_workers(stats) : 0;
     return r < 0 ? r : print_pools_too(stats);
 }

@@ -362,6 +362,9 @@ static int copy_harmless(const json_t *job, json_t *ret, struct mandor_err *err)
     json_object_foreach((json_t *)(uintptr_t)job, key, value) {
         if (str_eq(key, "data") || str_eq(key, "pool") || str_eq(key, "python"))
             continue;
+        int r = spec_check_key(key, err);
+        if (r < 0)
+            return r;
         if (!is_among(harmless, ARRAY_LEN(harmless), key))
             return err_set(err, -EINVAL, FAULT_JOB,
                            "'%.60s' cannot come from a shared broker: set it on the queue in the "

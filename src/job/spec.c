@@ -405,6 +405,13 @@ struct spec *spec_free(struct spec *spec)
     return NULL;
 }
 
+int spec_check_key(const char *key, struct mandor_err *err)
+{
+    return is_group(key) || row_at(key, NULL, false) >= 0
+               ? 0
+               : unknown_option(key, NULL, false, "job", err);
+}
+
 bool spec_is_place(const char *key)
 {
     static const char *const keys[] = { "queue", "priority", "delay",    "unique",

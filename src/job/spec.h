@@ -113,6 +113,9 @@ DEFINE_CLEANUP(struct spec *, spec_free)
  * Brokers that are another system's have places of their own for that. */
 bool spec_is_place(const char *key);
 
+/* 0, or -EINVAL (FAULT_CALLER) where no job has such a key: *err names the nearest that there is. */
+int spec_check_key(const char *key, struct mandor_err *err);
+
 /* Check queue options alone (mandor.yaml): each key known, its value of the right form, allowed on a queue. */
 MUST_CHECK int spec_check_defaults(const json_t *defaults, struct mandor_err *err);
 

@@ -51,7 +51,7 @@ int locate_harness(char **ret, struct mandor_err *err)
     if (found == NULL)
         return err_set(err, -ENOENT, FAULT_CALLER,
                        "Python jobs cannot run: the fork server is not installed (looked in "
-                       "'%.100s'); a build has it after script/bootstrap python",
+                       "'%.100s'); a build has it after script/bootstrap python and script/build",
                        named != NULL ? named : MANDOR_ZYGOTE_DIR);
     if (!has_file(found, "mandor_zygote.node"))
         return err_set(err, -ENOENT, FAULT_CALLER,

@@ -103,6 +103,14 @@ def test_priorities_unique_keys_delays_and_pauses_hold(mandor, redis):
     nothing_is_left_over(redis)
 
 
+def test_an_option_that_is_misspelt_in_a_message_is_named(mandor, redis):
+    configure(mandor, {"render": {"command": ["echo", "{data}"]}})
+    redis.cli("XADD", f"{P}:q:render", "*", "job", '{"data": {"url": "x"}, "prority": 1}')
+    with mandor.worker():
+        wait_for(lambda: mandor.list("--state", "failed"), 30, "the job to fail")
+    assert mandor.show("1")["error"] == "unknown key 'prority' in job, did you mean 'priority'?"
+
+
 def test_any_producer_may_add_entries_and_they_run_what_the_queue_says(mandor, redis):
     configure(mandor, {"default": {"allow_exec": True}, "render": {"command": ["echo", "{data.url}", "{queue}"]}})
     redis.cli("XADD", f"{P}:q:render", "*", "url", "http://x/y z")                           # fields are the data

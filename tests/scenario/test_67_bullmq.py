@@ -1188,6 +1188,30 @@ def test_what_bullmq_cannot_hold_is_refused(bench6):
         assert done.code == 2 and "'--id' is one job's" in done.complaint, done
 
 
+def test_options_that_a_job_of_data_cannot_bring_are_not_lost_in_silence(bench6):
+    """Such a job is its data alone; what the worker's configuration says of the queue is the worker's business."""
+    bench6.configure(bench6.name, allow_exec=False, command=["true"], timeout="10m")
+    add = ("add", "--queue", bench6.name)
+    for args, word in ((("--data", "1", "--timeout", "3s"), "'timeout'"), (("--data", "1", "--env", "A=B"), "'env'"), (("--data", "1", "--memory", "1G"), "'limits'"),
+                       (("--pool", "p", "--stdout", "null:"), "'stdout'")):
+        done = bench6.mandor.run(*add, *args)
+        assert done.code == 2 and word in done.complaint and "in the worker's configuration" in done.complaint, done
+    done = bench6.mandor.run(*add, "--from", "-", input='{"data": 1, "timout": "3s"}\n{"data": 1, "cwd": "/"}\n{"data": 1, "delay": "1h", "priority": 3}\n')
+    assert done.code == 1 and "did you mean 'timeout'?" in done.complaint and "-:2: 'cwd'" in done.complaint and len(done.lines) == 1, done
+    assert bench6.mandor.run(*add, "--data", "1", "--attempts", "2", "--unique", "u").code == 0
+    assert bench6.mandor.run(*add, "--timeout", "3s", "--", "true").code == 0
+
+
+def test_workers_are_counted_in_each_queue(bench6):
+    """A process that serves two queues has a connection for each, and BullMQ knows no more of it."""
+    queues = (bench6.name, bench6.name + "-2")
+    bench6.configure(*queues)
+    for queue in queues:
+        bench6.mandor.ok("add", "--queue", queue, "--delay", "1h", "--", "true")
+    with bench6.worker(queues=queues):
+        wait_for(lambda: "2 live workers, counted in each queue that they serve" in bench6.mandor.ok("stats").text, 30)
+
+
 def test_data_that_look_like_options_of_a_queue_are_no_mistake(bench6):
     """When, how often and under which name a job runs is in its options; its data may use these words for what they like."""
     with bench6.worker():
