@@ -393,14 +393,15 @@ static int check_operands(const struct cli *cli, struct mandor_err *err)
 
     if (command == NULL || cli->help || cli->version)
         return 0;
+    const char *space = command->usage[0] != '\0' ? " " : "";
     if (cli->arg_count < (size_t)command->min)
-        return err_set(err, -EINVAL, FAULT_CALLER, "%s; usage: mandor %s %s",
+        return err_set(err, -EINVAL, FAULT_CALLER, "%s; usage: mandor %s%s%s",
                        (command->takes & TAKES_COMMAND) != 0 ? "no command"
                                                              : "an argument is missing",
-                       command->name, command->usage);
+                       command->name, space, command->usage);
     if (command->max >= 0 && cli->arg_count > (size_t)command->max)
-        return err_set(err, -EINVAL, FAULT_CALLER, "unexpected '%.64s'; usage: mandor %s %s",
-                       cli->args[command->max], command->name, command->usage);
+        return err_set(err, -EINVAL, FAULT_CALLER, "unexpected '%.64s'; usage: mandor %s%s%s",
+                       cli->args[command->max], command->name, space, command->usage);
     return 0;
 }
 

@@ -325,6 +325,17 @@ static int add_each(struct adder *adder, struct mandor_err *err)
 
 /* ---- the command ---- */
 
+/* What only a process of its own can have.  Returns 0, or the exit code after a complaint. */
+static int check_process(const struct cli *cli, const char *instead)
+{
+    static const char *const keys[] = { "env", "cwd", "user", "group" };
+
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++)
+        if (says(cli, keys[i]))
+            return cli_usage(cli, "'--%s' goes with a command, not with '--%s'", keys[i], instead);
+    return EXIT_OK;
+}
+
 /* Exactly one source of jobs.  Returns 0, or the exit code after a complaint. */
 static int check_usage(const struct cli *cli)
 {
@@ -362,7 +373,7 @@ static int check_usage(const struct cli *cli)
         return cli_usage(cli, "'--each' needs " PLACE " in the command, where the line goes");
     if (cli_flag(cli, "null") && !each)
         return cli_usage(cli, "'--null' goes with '--each'");
-    return EXIT_OK;
+    return python || pool ? check_process(cli, python ? "python" : "pool") : EXIT_OK;
 }
 
 static int add(struct adder *adder, struct mandor_err *err)

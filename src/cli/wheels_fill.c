@@ -220,6 +220,19 @@ static char *pyodide_dir(const struct wheels *wheels)
     return asprintf(&dir, "%s/node_modules/pyodide", harness) < 0 ? NULL : dir;
 }
 
+/* A word that is no URL would only send us to the index, as a server that is away does. */
+static int check_pyodide_url(const struct wheels *wheels, struct mandor_err *err)
+{
+    const char *url = pyodide_url(wheels);
+
+    if (url == NULL || str_eq(url, "none") || strncmp(url, "https://", 8) == 0 ||
+        strncmp(url, "http://", 7) == 0 || strncmp(url, "file:///", 8) == 0)
+        return 0;
+    return err_set(
+        err, -EINVAL, FAULT_CALLER, "%s: '%.100s', expected https://…, file:///DIR/ or none",
+        cli_text(wheels->cli, "pyodide-url") != NULL ? "--pyodide-url" : "MANDOR_PYODIDE_URL", url);
+}
+
 /* *ret: its path, malloc'ed. */
 static int make_dir(const char *parent, const char *name, char **ret, struct mandor_err *err)
 {
@@ -293,7 +306,8 @@ int wheels_add(struct wheels *wheels)
     if (wheels->arg_count > 0 && locked)
         return cli_usage(wheels->cli, "add: '%s' beside --lock, expected one of them",
                          wheels->args[0]);
-    if (store_staging(wheels->store, &staging, &held, &err) < 0)
+    if (check_pyodide_url(wheels, &err) < 0 ||
+        store_staging(wheels->store, &staging, &held, &err) < 0)
         return cli_fail(wheels->cli, &err);
 
     int code = fetch_and_take(wheels, staging);

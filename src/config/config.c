@@ -72,8 +72,8 @@ static int check_queues(const struct place *place, const struct config *config)
     for (size_t i = 0; i < config->queue_count; i++) {
         const struct config_queue *queue = &config->queues[i];
         const struct binding binding = config_binding(config, queue);
-        struct place inner = place_below(place, "queues", place->line);
-        inner = place_below(&inner, queue->name, place->line);
+        struct place inner = place_below(place, "queues", queue->line);
+        inner = place_below(&inner, queue->name, queue->line);
         int r = binding_check(&binding, &why);
         if (r < 0)
             return place_failed(&inner, r, &why);

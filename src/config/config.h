@@ -14,6 +14,7 @@
 
 struct config_queue {
     char *name;
+    int line;            /* where it stands */
     int64_t concurrency; /* 0 = only the worker's own bound */
     int64_t weight;      /* >= 1 */
     json_t *defaults;    /* job options (job/options.def keys), object */

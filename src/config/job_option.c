@@ -126,7 +126,11 @@ static int unknown_key(const struct place *place, const char *key, const char *g
     size_t option_count, len = strlen(group);
     const struct spec_option *options = spec_options(&option_count);
     size_t count = len == 0 ? param_keys(SECTION_QUEUE, names, ARRAY_LEN(names)) : 0;
+    const char *inside = len == 0 ? spec_key_in_group(key) : NULL;
 
+    if (inside != NULL)
+        return place_bad(place, "unknown key, expected '%s' in '%.*s'", strchr(inside, '.') + 1,
+                         (int)strcspn(inside, "."), inside);
     for (size_t i = 0; i < option_count && count < ARRAY_LEN(names); i++) {
         if (!options[i].on_queue || strncmp(options[i].key, group, len) != 0)
             continue;

@@ -42,6 +42,7 @@ static int read_queue(const struct place *place, const char *name, const struct 
     struct place inner;
 
     *queue = section_queue_default;
+    queue->line = place->line;
     queue->name = strdup(name);
     queue->defaults = json_object();
     if (queue->name == NULL || queue->defaults == NULL)
@@ -242,6 +243,11 @@ int section_sinks(const struct place *place, const struct param *param, const st
             return r;
         if ((s3->access_key == NULL) != (s3->secret_key == NULL))
             return place_bad(&inner, "expected access_key and secret_key together");
+        if (s3->endpoint != NULL && strncmp(s3->endpoint, "https://", 8) != 0 &&
+            strncmp(s3->endpoint, "http://", 7) != 0)
+            return place_bad(&inner,
+                             "endpoint: '%.60s': expected a URL such as https://s3.internal:9000",
+                             s3->endpoint);
     }
     return 0;
 }

@@ -226,7 +226,10 @@ int value_count(const struct place *place, const struct param *param, const stru
         return r;
     if (value->kind != TREE_MAP)
         numbers[1] = numbers[0];
-    if (numbers[1] < 1 || numbers[1] < numbers[0])
+    if (numbers[1] >= 1 && numbers[1] < numbers[0])
+        return place_bad(place, "min is %" PRId64 " and max %" PRId64 ", expected no more than max",
+                         numbers[0], numbers[1]);
+    if (numbers[1] < 1)
         return place_bad(place, "expected at least one worker, as 4 or {min: 0, max: 8}");
     memcpy(field_of(param, object), numbers, sizeof numbers);
     return 0;

@@ -62,6 +62,25 @@ static int unknown_key(const char *key, const char *place, const char *const *kn
     return err_set(err, -EINVAL, FAULT_CALLER, "unknown key '%.60s' in %s", key, place);
 }
 
+const char *spec_key_in_group(const char *name)
+{
+    size_t count;
+    const struct spec_option *options = spec_options(&count);
+
+    for (size_t i = 0; i < count; i++) {
+        const char *p = options[i].flag, *q = name;
+        if (p == NULL || strchr(options[i].key, '.') == NULL)
+            continue;
+        if (str_eq(options[i].key, name))
+            return options[i].key;
+        for (; *p != '\0' && (*p == *q || (*p == '-' && *q == '_')); p++)
+            q++;
+        if (*p == '\0' && *q == '\0')
+            return options[i].key;
+    }
+    return NULL;
+}
+
 /* The same, with the names that may stand at this place. */
 static int unknown_option(const char *key, const char *group, bool on_queue, const char *place,
                           struct mandor_err *err)
@@ -74,6 +93,11 @@ static int unknown_option(const char *key, const char *group, bool on_queue, con
     if (group == NULL && on_queue && option_by_key(key) >= 0)
         return err_set(err, -EINVAL, FAULT_CALLER, "key '%s' belongs to a job, not to %s", key,
                        place);
+    const char *inside = group == NULL ? spec_key_in_group(key) : NULL;
+    if (inside != NULL)
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "unknown key '%.60s' in %s, expected '%s' in '%.*s'", key, place,
+                       strchr(inside, '.') + 1, (int)strcspn(inside, "."), inside);
     for (size_t i = 0; i < count && n < NAMES_MAX; i++) {
         const char *name = name_at(&options[i], group, on_queue, &len);
         if (name == NULL)

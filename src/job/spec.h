@@ -113,6 +113,10 @@ DEFINE_CLEANUP(struct spec *, spec_free)
  * Brokers that are another system's have places of their own for that. */
 bool spec_is_place(const char *key);
 
+/* "limits.memory" for "memory", "backoff.delay" for "backoff_delay": the key that the command line's --memory sets, where it is in a
+ * group; NULL where there is none. */
+const char *spec_key_in_group(const char *name);
+
 /* 0, or -EINVAL (FAULT_CALLER) where no job has such a key: *err names the nearest that there is. */
 int spec_check_key(const char *key, struct mandor_err *err);
 

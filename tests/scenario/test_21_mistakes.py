@@ -18,6 +18,8 @@ NOBODY = "127.0.0.1:1"  # where no server listens
     (("add", "--python", "ok.py", "--params", "{x: 1}"), 2, "--params: JSON, line 1, column 2"),
     (("add", "--python", "ok.py", "--", "echo"), 2, "takes no command"),
     (("add", "--params", "1", "--", "echo"), 2, "go with '--python'"),
+    (("add", "--python", "ok.py", "--env", "A=B"), 2, "'--env' goes with a command, not with '--python'"),
+    (("add", "--pool", "p", "--cwd", "."), 2, "'--cwd' goes with a command, not with '--pool'"),
     (("add", "--pool", "p", "--data", "{a"), 2, "--data: JSON, line 1"),
     (("wheels", "ls"), 2, "which store?"),
     (("wheels", "ls", "--store", "nowhere"), 3, "no wheel store"),
@@ -25,6 +27,7 @@ NOBODY = "127.0.0.1:1"  # where no server listens
     (("wheels", "import", "--store", "new", "ok.py"), 1, "not a wheel"),
     (("wheels", "import", "--store", "new", "--lock", "nosuch", "."), 3, "'nosuch': No such file"),
     (("wheels", "add", "--store", "new", "./x.whl"), 1, "'mandor wheels import' takes files"),
+    (("wheels", "add", "--store", "new", "--pyodide-url", "foo", "six"), 2, "--pyodide-url: 'foo', expected https://"),
     (("wheels", "frob"), 2, "expected add, import, ls"),
     (("verify", "nothing"), 2, "expected isolation"),
     (("run", "--stdout", "s3://bucket", "--", "true"), 2, "expected s3://BUCKET/KEY"),
@@ -58,7 +61,12 @@ def test_a_mistake_is_named_in_one_sentence(mandor, tmp_path, args, code, said):
     ("broker: redis://host", "expected sqlite:PATH"),
     ("queues: {q: {broker: redis://host}}", "expected sqlite:PATH"),
     ("sinks: {s3: {endpont: x}}", "did you mean 'endpoint'"),
+    ("queues:\n  q: {}\n  r:\n    command: [echo, '{dat.x}']", "mandor.yaml:3: queues.r: command: unknown placeholder '{dat.x}'"),
+    ("queues: {q: {memory: 2G}}", "queues.q.memory: unknown key, expected 'memory' in 'limits'"),
+    ("queues: {q: {backoff_delay: 1s}}", "queues.q.backoff_delay: unknown key, expected 'delay' in 'backoff'"),
+    ("sinks: {s3: {endpoint: localhost}}", "endpoint: 'localhost': expected a URL such as https://"),
     ("pools: {p: {size: 2}}", "no command"),
+    ("pools: {p: {command: [a], size: {min: 3, max: 1}}}", "pools.p.size: min is 3 and max 1"),
     ("python: {stor: x}", "did you mean 'store'"),
     ("python: {runtimes: {data: {packages: [numpy]}}}", "python.runtimes.data.packages: there is no python.store"),
     ("python: {store: /nowhere, runtimes: {data: {packages: [numpy]}}}", "there is no wheel store at '/nowhere'"),
@@ -67,6 +75,21 @@ def test_work_check_finds_what_would_fail_every_job(mandor, tmp_path, text, said
     (tmp_path / "mandor.yaml").write_text(text + "\n")
     done = mandor.run("work", "--check", "--config", tmp_path / "mandor.yaml")
     assert done.code == 2 and said in done.complaint
+
+
+def test_the_name_of_an_option_of_the_command_line_is_no_key_of_a_job(mandor):
+    done = mandor.run("add", "--from", "-", input='{"exec": ["true"], "memory": "2G"}\n')
+    assert done.code == 1 and done.complaint.strip() == "-:1: unknown key 'memory' in job, expected 'memory' in 'limits'"
+
+
+def test_wheels_without_pip_is_told_in_one_line(mandor, tmp_path):
+    bare = tmp_path / "bin" / "python3"
+    bare.parent.mkdir()
+    bare.write_text('#!/bin/sh\nexec /usr/bin/python3 -I -S "$@"\n')  # without any package
+    bare.chmod(0o755)
+    for what in (("add", "six"), ("import", tmp_path)):
+        done = mandor.run("wheels", what[0], "--store", tmp_path / "store", *what[1:], env={"PATH": f"{bare.parent}:/usr/bin:/bin"})
+        assert done.code == 1 and "neither pip nor" in done.complaint and len(done.complaint.splitlines()) == 1, done
 
 
 def test_a_shared_queue_that_is_bound_to_nothing_is_warned_of(mandor, tmp_path):

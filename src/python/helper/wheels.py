@@ -34,7 +34,8 @@ except ImportError:
     try:
         from pip._vendor.packaging import markers, requirements, specifiers, tags, utils, version
     except ImportError:
-        sys.exit("neither the Python package 'packaging' nor 'pip' is there for this python3: install python3-pip")
+        print(json.dumps({"refused": ["the python3 in PATH has neither pip nor the package 'packaging'; install python3-pip"]}))
+        sys.exit(0)
 
 UNPACKED_MAX = 1 << 30  # bytes; more would not fit into the interpreter's memory
 SUSPICIOUS_SIZE, SUSPICIOUS_RATIO = 64 << 20, 100  # unpacked bytes; times the size of the file
