@@ -748,17 +748,17 @@ TEST(a_delayed_job_comes_when_it_is_due)
 {
     struct broker_req answer;
     struct lease got;
+    int64_t began = clock_mono_ms();
     const char *id = add(client, "{\"exec\": [\"true\"], \"delay\": \"150ms\"}");
-    expect_state(client, id, "delayed");
-    ck_assert_uint_eq(lease_from(&served, NULL, 0, &got, 1, &answer), 0);
-    if (!starts_only()) { /* which wakes by itself when something is due */
+    expect_state(client, id, "delayed"); /* until somebody leases it */
+    while (lease_from(&served, NULL, 0, &got, 1, &answer) == 0) {
+        ck_assert_int_lt(clock_mono_ms() - began, 60000);
+        if (starts_only()) /* which wakes by itself when something is due */
+            continue;
         ck_assert_int_ge(answer.lease.next_due_ms, 0);
         ck_assert_int_le(answer.lease.next_due_ms, 150);
     }
-
-    int64_t deadline = clock_mono_ms() + 5000;
-    while (lease(&served, &got, 1) == 0)
-        ck_assert_int_lt(clock_mono_ms(), deadline);
+    ck_assert_int_ge(clock_mono_ms() - began, 140); /* two clocks, in whole milliseconds */
     ck_assert_str_eq(got.id, id);
     lease_done(&got);
 }
@@ -770,7 +770,7 @@ END_TEST
 static void runs(struct worker *worker, struct broker *broker, const char *id, int64_t attempt)
 {
     struct broker_req phase = { .op = BROKER_PHASE };
-    int64_t deadline = clock_mono_ms() + 5000;
+    int64_t deadline = clock_mono_ms() + 60000;
     phase.phase.id = id;
     phase.phase.attempt = attempt;
     phase.phase.phase = "running";
@@ -934,7 +934,7 @@ END_TEST
 static void hears_cancel(struct worker *worker, const char *id)
 {
     const struct lease_ref ref = { id, 1 };
-    int64_t deadline = clock_mono_ms() + 30000;
+    int64_t deadline = clock_mono_ms() + 60000;
     for (unsigned char flag = 0; !(flag & RENEW_CANCEL);) {
         struct broker_req renew = { .op = BROKER_RENEW };
         renew.renew.refs = &ref;
@@ -1330,7 +1330,7 @@ static void on_wake(void *arg)
 
 static void expect_wake(const char *what)
 {
-    int64_t deadline = clock_mono_ms() + 5000;
+    int64_t deadline = clock_mono_ms() + 60000;
     while (wakes == 0) {
         ck_assert_msg(clock_mono_ms() < deadline, "no wake-up after %s", what);
         (void)uv_run(&loop, UV_RUN_NOWAIT);
@@ -1444,7 +1444,7 @@ static bool applies(const TTest *test)
 
 static void add_tests(Suite *suite, TCase *tcase, const TTest *const *tests, size_t count)
 {
-    tcase_set_timeout(tcase, 60);
+    tcase_set_timeout(tcase, 300);
     for (size_t i = 0; i < count; i++)
         if (applies(tests[i]))
             tcase_add_test(tcase, tests[i]);

@@ -12,6 +12,8 @@
 #include "os/proc.h"
 #include "os/tree.h"
 
+#define EVENT_MS 60000 /* for what comes; a sanitizer or a busy machine makes it slow */
+
 static void family_closed(void *arg)
 {
     *(bool *)arg = true;
@@ -38,7 +40,7 @@ void family_open(struct family *family, const char *name, bool adopt)
 void family_close(struct family *family)
 {
     nursery_close(family->nursery, family_closed, &family->closed);
-    UNTIL(family, &family->closed, 5000);
+    UNTIL(family, &family->closed);
     uv_close((uv_handle_t *)&family->deadline, NULL);
     (void)uv_run(&family->loop, UV_RUN_DEFAULT);
     ck_assert_int_eq(uv_loop_close(&family->loop), 0);
@@ -145,14 +147,14 @@ static void on_deadline(uv_timer_t *timer)
     uv_stop(&family->loop);
 }
 
-void family_until(struct family *family, const bool *flag, int ms, const char *what)
+void family_until(struct family *family, const bool *flag, const char *what)
 {
     family->timed_out = false;
-    (void)uv_timer_start(&family->deadline, on_deadline, (uint64_t)ms, 0);
+    (void)uv_timer_start(&family->deadline, on_deadline, EVENT_MS, 0);
     while (!*flag && !family->timed_out)
         (void)uv_run(&family->loop, UV_RUN_ONCE);
     (void)uv_timer_stop(&family->deadline);
-    ck_assert_msg(*flag, "%s did not come within %d ms", what, ms);
+    ck_assert_msg(*flag, "%s did not come within %d ms", what, EVENT_MS);
 }
 
 void family_pass(struct family *family, int ms)
@@ -162,8 +164,6 @@ void family_pass(struct family *family, int ms)
     while (!family->timed_out)
         (void)uv_run(&family->loop, UV_RUN_ONCE);
 }
-
-#define CHILD_MS 10000 /* for what a child does; a sanitizer or a busy machine makes it slow */
 
 /* Alive, no zombies, of this mark; comm: with this name only, unless NULL. */
 static int alive(const char *mark, const char *comm)
@@ -190,7 +190,7 @@ static int alive(const char *mark, const char *comm)
 void family_until_alive(struct family *family, const char *mark, const char *comm, int count)
 {
     int seen;
-    for (int64_t end = clock_mono_ms() + CHILD_MS;
+    for (int64_t end = clock_mono_ms() + EVENT_MS;
          (seen = alive(mark, comm)) < count && clock_mono_ms() < end; family_pass(family, 10))
         continue;
     ck_assert_int_ge(seen, count);
@@ -198,7 +198,7 @@ void family_until_alive(struct family *family, const char *mark, const char *com
 
 void member_until_said(struct member *member)
 {
-    int64_t end = clock_mono_ms() + CHILD_MS;
+    int64_t end = clock_mono_ms() + EVENT_MS;
     for (read_out(member); member->out_len == 0 && clock_mono_ms() < end; read_out(member))
         family_pass(member->family, 5);
     ck_assert_int_gt(member->out_len, 0);
@@ -206,7 +206,7 @@ void member_until_said(struct member *member)
 
 void member_until_state(struct member *member, char state)
 {
-    int64_t end = clock_mono_ms() + CHILD_MS;
+    int64_t end = clock_mono_ms() + EVENT_MS;
     struct proc_stat stat = { 0 };
     while (proc_stat_read(member->pid, &stat) == 0 && stat.state != state && clock_mono_ms() < end)
         family_pass(member->family, 5);
@@ -216,16 +216,16 @@ void member_until_state(struct member *member, char state)
 void family_until_reaped(struct family *family)
 {
     int seen;
-    for (int64_t end = clock_mono_ms() + CHILD_MS;
+    for (int64_t end = clock_mono_ms() + EVENT_MS;
          (seen = own_zombies()) > 0 && clock_mono_ms() < end; family_pass(family, 5))
         continue;
     ck_assert_int_eq(seen, 0);
 }
 
-void member_run(struct member *member, int ms)
+void member_run(struct member *member)
 {
     member_start(member);
-    UNTIL(member->family, &member->empty, ms);
+    UNTIL(member->family, &member->empty);
     ck_assert_int_eq(marked_alive(member->mark), 0); /* I3 */
 }
 
@@ -247,7 +247,7 @@ int marked_alive(const char *mark)
 void until_alive(const char *mark, int count)
 {
     int seen;
-    for (int64_t end = clock_mono_ms() + CHILD_MS;
+    for (int64_t end = clock_mono_ms() + EVENT_MS;
          (seen = marked_alive(mark)) < count && clock_mono_ms() < end; (void)poll(NULL, 0, 10))
         continue;
     ck_assert_int_ge(seen, count);

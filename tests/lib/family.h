@@ -43,9 +43,9 @@ void member_sh(struct member *member, struct family *family, enum spec_containme
                const char *script);
 void member_start(struct member *member);
 
-/* Run the loop until *flag, or fail the test after ms. */
-void family_until(struct family *family, const bool *flag, int ms, const char *what);
-#define UNTIL(family, flag, ms) family_until(family, flag, ms, #flag)
+/* Run the loop until *flag, or fail the test after a minute: for what comes, however slow the machine is. */
+void family_until(struct family *family, const bool *flag, const char *what);
+#define UNTIL(family, flag) family_until(family, flag, #flag)
 /* Run the loop until it is so, or fail the test: what a child has yet to do itself after it was spawned.
  * alive: `count` processes of this mark (whose name is comm, unless NULL).  said: the member wrote something.
  * state: the leader is in this state of /proc/PID/stat.  reaped: no zombie is ours. */
@@ -56,7 +56,7 @@ void family_until_reaped(struct family *family);
 /* Run the loop for so long. */
 void family_pass(struct family *family, int ms);
 /* Start, wait until empty, check that no process of it is alive. */
-void member_run(struct member *member, int ms);
+void member_run(struct member *member);
 void member_done(struct member *member); /* child_close */
 
 /* Processes alive (no zombies) that carry this mark in their first environment. */

@@ -45,7 +45,7 @@ NAMES = ["?", "HELLO", "JOB", "CHUNK", "RESULT", "ERROR", "PROGRESS", "LOG", "CA
 STDIN, STDOUT, STDERR = range(3)
 PAYLOAD_MAX, TEXT_MAX, CONTROL_MAX = 16 << 20, 1 << 20, 4 << 10
 CREDIT_MAX = 2**31 - 1
-DEADLINE = float(os.environ.get("POOL_PEER_DEADLINE", "30"))  # seconds that any one wait may take
+DEADLINE = float(os.environ.get("POOL_PEER_DEADLINE", "60"))  # seconds that any one wait may take
 VECTORS = Path(__file__).resolve().parent.parent / "vectors" / "pool"
 
 

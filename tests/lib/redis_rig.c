@@ -98,7 +98,7 @@ static void run(struct redis_rig *rig, const char *file, const char *const *extr
     }
     for (int i = 0; !answers(rig); i++) {
         struct timespec moment = { .tv_nsec = 10000000 };
-        ck_assert_msg(i < 1500, "%s does not start", program());
+        ck_assert_msg(i < 6000, "%s does not start", program());
         ck_assert_int_eq(waitpid(rig->pid, NULL, WNOHANG), 0);
         (void)nanosleep(&moment, NULL);
     }

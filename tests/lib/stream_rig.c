@@ -185,7 +185,7 @@ void rig_on_drained(void *arg)
 
 void rig_end(struct rig *rig)
 {
-    filter_drain(rig->filter, 500, 10000, rig_on_drained);
+    filter_drain(rig->filter, 500, 600000, rig_on_drained);
     rig_until(rig, &rig->drained);
     filter_finish(rig->filter);
     rig_until(rig, &rig->ended);

@@ -19,7 +19,7 @@ static struct unit_test *unit_first, **unit_last = &unit_first;
 
 struct unit_options {
     void (*set_up)(void), (*tear_down)(void); /* around each test */
-    int timeout_s;                            /* of each; 0 = 30 */
+    int timeout_s;                            /* of each; 0 = 120 */
 };
 
 #define TEST(name) TEST_EACH(name, 1)
@@ -41,7 +41,7 @@ static inline int unit_run(const char *name, const struct unit_options *options)
     TCase *tcase = tcase_create(name);
     SRunner *runner = srunner_create(suite);
 
-    tcase_set_timeout(tcase, options->timeout_s > 0 ? options->timeout_s : 30);
+    tcase_set_timeout(tcase, options->timeout_s > 0 ? options->timeout_s : 120);
     tcase_add_checked_fixture(tcase, options->set_up, options->tear_down);
     for (struct unit_test *at = unit_first; at != NULL; at = at->next)
         tcase_add_loop_test(tcase, at->test, 0, at->count);

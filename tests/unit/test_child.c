@@ -21,6 +21,8 @@ static const enum spec_containment rungs[] = { CONTAIN_CGROUP, CONTAIN_PIDNS, CO
                                                CONTAIN_STRICT };
 #define RUNGS ((int)ARRAY_LEN(rungs))
 
+#define LONG_MS 600000 /* a grace that no test outlasts */
+
 static struct family family;
 
 /* Can this rung be had here?  Says why not. */
@@ -70,7 +72,7 @@ RUNG_TEST(an_exit_code_arrives_as_it_was)
 {
     static struct member m;
     member_sh(&m, &family, rung, "echo out; exit 7");
-    member_run(&m, 5000);
+    member_run(&m);
     ck_assert_int_eq(m.verdict.cause, CAUSE_EXIT);
     ck_assert_int_eq(m.verdict.exit_code, 7);
     ck_assert_int_eq(m.verdict.signal, 0);
@@ -85,7 +87,7 @@ RUNG_TEST(a_signal_arrives_as_a_signal)
 {
     static struct member m;
     member_sh(&m, &family, rung, "kill -SEGV $$");
-    member_run(&m, 5000);
+    member_run(&m);
     ck_assert_int_eq(m.verdict.cause, CAUSE_SIGNAL);
     ck_assert_int_eq(m.verdict.signal, SIGSEGV);
     ck_assert_int_eq(m.verdict.exit_code, -1);
@@ -95,9 +97,10 @@ RUNG_TEST(a_signal_arrives_as_a_signal)
 RUNG_TEST(usage_is_first_hand)
 {
     static struct member m;
-    member_sh(&m, &family, rung, "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done");
-    member_run(&m, 30000);
-    ck_assert_int_ge(m.verdict.user_us, 5000);
+    member_sh(&m, &family, rung, "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done");
+    member_run(&m);
+    ck_assert_int_ge(m.verdict.user_us + m.verdict.system_us,
+                     5000); /* a short one may be put down to either as a whole */
     ck_assert_int_ge(m.verdict.wall_ms, 5);
     ck_assert_int_gt(m.verdict.max_rss_bytes, 0);
     member_done(&m);
@@ -121,10 +124,10 @@ RUNG_TEST(two_hundred_ends_at_one_instant_are_all_seen)
         member_start(&m[i]);
     }
     for (int i = 0; i < COUNT; i++)
-        UNTIL(&family, &m[i].spawned, 30000);
+        UNTIL(&family, &m[i].spawned);
     (void)close(gate[1]);
     for (int i = 0; i < COUNT; i++)
-        UNTIL(&family, &m[i].empty, 30000);
+        UNTIL(&family, &m[i].empty);
     for (int i = 0; i < COUNT; i++) {
         ck_assert_int_eq(m[i].verdict.cause, CAUSE_EXIT);
         ck_assert_int_eq(m[i].verdict.exit_code, i);
@@ -146,7 +149,7 @@ RUNG_TEST(no_signal_is_ignored_or_blocked_in_a_job)
     (void)sigaddset(&some, SIGUSR1);
     (void)sigprocmask(SIG_BLOCK, &some, &old);
     member_sh(&m, &family, rung, "grep -E 'Sig(Blk|Ign)|NoNewPrivs' /proc/self/status");
-    member_run(&m, 5000);
+    member_run(&m);
     ck_assert_str_eq(m.out,
                      "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\nNoNewPrivs:\t1\n");
     member_done(&m);
@@ -162,7 +165,7 @@ RUNG_TEST(only_its_own_descriptors_are_open_in_a_job)
     m.launch.inherit_stderr = false;
     m.launch.want_channel = true;
     m.launch.want_stdin = true;
-    member_run(&m, 5000);
+    member_run(&m);
     /* No pipeline: its pipe would be among them for a moment. */
     ck_assert_str_eq(m.out, "0\n1\n2\n3\n");
     member_done(&m);
@@ -174,7 +177,7 @@ RUNG_TEST(the_channel_carries_bytes_and_is_named)
     static struct member m;
     member_sh(&m, &family, rung, "echo \"hello $MANDOR_FD\" >&$MANDOR_FD");
     m.launch.want_channel = true;
-    member_run(&m, 5000);
+    member_run(&m);
     char text[32] = "";
     ck_assert_int_eq(read(m.pipes.channel, text, sizeof text - 1), 8);
     ck_assert_str_eq(text, "hello 3\n");
@@ -186,7 +189,7 @@ RUNG_TEST(the_first_soft_limit_of_open_files_comes_back)
 {
     static struct member m;
     member_sh(&m, &family, rung, "ulimit -Sn");
-    member_run(&m, 5000);
+    member_run(&m);
     char expected[32];
     struct rlimit now;
     (void)getrlimit(RLIMIT_NOFILE, &now);
@@ -203,7 +206,7 @@ RUNG_TEST(stdin_is_empty_and_there_is_no_terminal)
     member_sh(&m, &family, rung,
               "read x; echo got=$x; (: </dev/tty) 2>/dev/null || echo no tty; ps -o sid= -p $$ "
               ">/dev/null");
-    member_run(&m, 5000);
+    member_run(&m);
     ck_assert_str_eq(m.out, "got=\nno tty\n");
     member_done(&m);
 }
@@ -214,19 +217,17 @@ RUNG_TEST(each_attempt_has_fresh_directories_that_are_removed)
     member_sh(&m, &family, rung,
               "pwd; echo $TMPDIR; ls -A . $TMPDIR | wc -l; mkdir -p a/b; touch $TMPDIR/x; chmod 0 "
               "a; ln -s /etc l");
-    member_run(&m, 5000);
+    member_run(&m);
     char pwd[256], tmp[256];
     int files;
     ck_assert_int_eq(sscanf(m.out, "%255s %255s %d", pwd, tmp, &files), 3);
     ck_assert_str_ne(pwd, tmp);
     struct stat st;
     member_sh(&n, &family, rung, "pwd");
-    member_run(&n, 5000);
-    for (int64_t end = clock_mono_ms() + 3000;
-         (stat(pwd, &st) == 0 || stat(tmp, &st) == 0) && clock_mono_ms() < end;)
+    member_run(&n);
+    while (stat(pwd, &st) == 0 ||
+           stat(tmp, &st) == 0) /* the suite's time limit says when they are not */
         family_pass(&family, 5);
-    ck_assert_int_ne(stat(pwd, &st), 0);
-    ck_assert_int_ne(stat(tmp, &st), 0);
     ck_assert_int_eq(stat("/etc/passwd", &st), 0);
     member_done(&m);
     member_done(&n);
@@ -242,7 +243,7 @@ RUNG_TEST(a_job_runs_as_the_user_that_was_asked_for)
     m.launch.group = "65533";
     (void)chmod(family.dir, 0755);
     (void)chmod(family.nursery->scratch.dir, 0755);
-    member_run(&m, 5000);
+    member_run(&m);
     ck_assert_str_eq(m.out, "65534\n65533\nok\n");
     member_done(&m);
 }
@@ -257,7 +258,7 @@ RUNG_TEST(a_user_number_out_of_range_is_refused)
         for (int group = 0; group < 2; group++) {
             member_sh(&m, &family, rung, "id -u");
             *(group ? &m.launch.group : &m.launch.user) = numbers[i];
-            member_run(&m, 5000);
+            member_run(&m);
             ck_assert_int_eq(m.verdict.cause, CAUSE_SPAWN);
             ck_assert_int_eq(m.verdict.stage, STAGE_USER);
             ck_assert(spawn_errno_permanent(m.verdict.spawn_errno, m.verdict.stage));
@@ -288,7 +289,7 @@ RUNG_TEST(what_cannot_start_says_where_and_why)
         char *argv[] = { (char *)(uintptr_t)failing[i].program, NULL };
         member_init(&m, &family, rung, argv);
         m.launch.cwd = failing[i].cwd;
-        member_run(&m, 5000);
+        member_run(&m);
         ck_assert(!m.spawned);
         ck_assert_int_eq(m.verdict.cause, CAUSE_SPAWN);
         ck_assert_int_eq(m.verdict.stage, failing[i].stage);
@@ -313,13 +314,13 @@ START_TEST(a_script_without_an_interpreter_is_not_given_to_a_shell)
     (void)snprintf(path, sizeof path, "%s/script", family.dir);
     write_script(path, "exit 0\n");
     member_init(&m, &family, CONTAIN_AUTO, argv);
-    member_run(&m, 5000);
+    member_run(&m);
     ck_assert_int_eq(m.verdict.spawn_errno, ENOEXEC);
     member_done(&m);
 
     write_script(path, "#!/no/such/interpreter\n");
     member_init(&m, &family, CONTAIN_AUTO, argv);
-    member_run(&m, 5000);
+    member_run(&m);
     ck_assert_int_eq(m.verdict.spawn_errno, ENOENT);
     ck_assert_msg(strstr(m.verdict.error, "interpreter") != NULL, "%s", m.verdict.error);
     member_done(&m);
@@ -335,7 +336,7 @@ START_TEST(a_string_that_is_too_long_is_named)
     big[200000] = 0;
     char *argv[] = { (char *)(uintptr_t) "/bin/true", (char *)(uintptr_t) "a", big, NULL };
     member_init(&m, &family, CONTAIN_AUTO, argv);
-    member_run(&m, 5000);
+    member_run(&m);
     ck_assert_int_eq(m.verdict.spawn_errno, E2BIG);
     ck_assert_msg(strstr(m.verdict.error, "argument 2") != NULL, "%s", m.verdict.error);
     member_done(&m);
@@ -354,14 +355,14 @@ START_TEST(programs_are_found_in_the_jobs_own_path)
     (void)snprintf(var, sizeof var, "PATH=/nowhere:%s:/bin", dir);
     member_init(&m, &family, CONTAIN_AUTO, argv);
     m.envp[0] = var;
-    member_run(&m, 5000);
+    member_run(&m);
     ck_assert_int_eq(m.verdict.exit_code, 5);
     member_done(&m);
 
     (void)chmod(path, 0644); /* there, but not to be run: not the same as missing */
     member_init(&m, &family, CONTAIN_AUTO, argv);
     m.envp[0] = var;
-    member_run(&m, 5000);
+    member_run(&m);
     ck_assert_int_eq(m.verdict.stage, STAGE_LOOKUP);
     ck_assert_int_eq(m.verdict.spawn_errno, EACCES);
     member_done(&m);
@@ -375,10 +376,10 @@ RUNG_TEST(a_stop_reaches_grandchildren) /* R24 */
     static struct member m;
     member_sh(&m, &family, rung, "sh -c 'sleep 600 & sleep 600'; true");
     member_start(&m);
-    UNTIL(&family, &m.spawned, 5000);
+    UNTIL(&family, &m.spawned);
     family_until_alive(&family, m.mark, "sleep", 2);
-    child_stop(m.child, CAUSE_TIMEOUT, 5000);
-    UNTIL(&family, &m.empty, 4000); /* SIGTERM was enough: long before the grace is over */
+    child_stop(m.child, CAUSE_TIMEOUT, LONG_MS);
+    UNTIL(&family, &m.empty); /* SIGTERM was enough: long before the grace is over */
     ck_assert_int_eq(m.verdict.cause, CAUSE_TIMEOUT);
     ck_assert(!m.verdict.forced);
     ck_assert_int_eq(marked_alive(m.mark), 0);
@@ -390,11 +391,11 @@ RUNG_TEST(what_ignores_every_signal_is_killed_after_the_grace) /* R28 */
     static struct member m;
     member_init(&m, &family, rung, nasty_args("stubborn", NULL));
     member_start(&m);
-    UNTIL(&family, &m.spawned, 5000);
+    UNTIL(&family, &m.spawned);
     member_until_said(&m); /* before that it does not ignore anything */
     int64_t began = clock_mono_ms();
     child_stop(m.child, CAUSE_TIMEOUT, 300);
-    UNTIL(&family, &m.empty, 5000);
+    UNTIL(&family, &m.empty);
     ck_assert_int_ge(clock_mono_ms() - began, 290);
     ck_assert_int_eq(m.verdict.cause, CAUSE_TIMEOUT);
     ck_assert_int_eq(m.verdict.signal, SIGKILL);
@@ -412,10 +413,10 @@ RUNG_TEST(the_grace_belongs_to_the_whole_tree) /* R29 */
         "sh -c 'trap \"sleep 0.5; echo done >%s; exit\" TERM; sleep 600 & wait; wait'; true", path);
     member_sh(&m, &family, rung, script);
     member_start(&m);
-    UNTIL(&family, &m.spawned, 5000);
+    UNTIL(&family, &m.spawned);
     family_until_alive(&family, m.mark, "sleep", 1); /* then the trap stands too */
-    child_stop(m.child, CAUSE_CANCELLED, 5000);
-    UNTIL(&family, &m.empty, 4500);
+    child_stop(m.child, CAUSE_CANCELLED, LONG_MS);
+    UNTIL(&family, &m.empty);
     struct stat st;
     ck_assert_int_eq(stat(path, &st), 0);
     ck_assert_int_eq(marked_alive(m.mark), 0);
@@ -427,11 +428,11 @@ RUNG_TEST(what_mandor_did_decides_first) /* R35 */
     static struct member m;
     member_sh(&m, &family, rung, "trap 'exit 0' TERM; sleep 600 & wait");
     member_start(&m);
-    UNTIL(&family, &m.spawned, 5000);
+    UNTIL(&family, &m.spawned);
     family_until_alive(&family, m.mark, "sleep", 1); /* then the trap stands too */
-    child_stop(m.child, CAUSE_TIMEOUT, 3000);
-    child_stop(m.child, CAUSE_CANCELLED, 3000);
-    UNTIL(&family, &m.empty, 5000);
+    child_stop(m.child, CAUSE_TIMEOUT, LONG_MS);
+    child_stop(m.child, CAUSE_CANCELLED, LONG_MS);
+    UNTIL(&family, &m.empty);
     ck_assert_int_eq(m.verdict.cause, CAUSE_TIMEOUT);
     ck_assert_int_eq(m.verdict.exit_code, 0);
     member_done(&m);
@@ -442,12 +443,12 @@ RUNG_TEST(a_stopped_job_is_not_an_ended_one_and_dies_all_the_same) /* R17 */
     static struct member m;
     member_sh(&m, &family, rung, "kill -STOP $$; exit 3");
     member_start(&m);
-    UNTIL(&family, &m.spawned, 5000);
+    UNTIL(&family, &m.spawned);
     member_until_state(&m, 'T');
     family_pass(&family, 50); /* news of it, if there were any, would come now */
     ck_assert(!m.exited);
     child_stop(m.child, CAUSE_TIMEOUT, 100);
-    UNTIL(&family, &m.empty, 5000);
+    UNTIL(&family, &m.empty);
     ck_assert_int_eq(m.verdict.cause, CAUSE_TIMEOUT);
     member_done(&m);
 }
@@ -457,12 +458,12 @@ RUNG_TEST(a_continued_job_goes_on) /* R17 */
     static struct member m;
     member_sh(&m, &family, rung, "kill -STOP $$; exit 3");
     member_start(&m);
-    UNTIL(&family, &m.spawned, 5000);
+    UNTIL(&family, &m.spawned);
     member_until_state(&m, 'T');
     family_pass(&family, 50);
     ck_assert(!m.exited);
     (void)kill(m.pid, SIGCONT);
-    UNTIL(&family, &m.empty, 5000);
+    UNTIL(&family, &m.empty);
     ck_assert_int_eq(m.verdict.cause, CAUSE_EXIT);
     ck_assert_int_eq(m.verdict.exit_code, 3);
     member_done(&m);
@@ -477,7 +478,7 @@ RUNG_TEST(a_stop_at_any_moment_of_a_start_works) /* R32 */
         for (int turn = 0; turn < i % 6; turn++)
             (void)uv_run(&family.loop, UV_RUN_NOWAIT);
         child_stop(m.child, CAUSE_CANCELLED, i % 3 == 0 ? 1000 : 0);
-        UNTIL(&family, &m.empty, 5000);
+        UNTIL(&family, &m.empty);
         ck_assert_int_eq(m.verdict.cause, CAUSE_CANCELLED);
         member_done(&m);
     }
@@ -490,12 +491,12 @@ RUNG_TEST(a_stop_around_the_natural_end_leaves_one_clear_verdict) /* R15 */
         static struct member m;
         member_sh(&m, &family, rung, i % 2 == 0 ? "exit 3" : "sleep 0.002; exit 3");
         member_start(&m);
-        UNTIL(&family, &m.spawned, 5000);
+        UNTIL(&family, &m.spawned);
         for (int turn = 0; turn < i % 5; turn++)
             family_pass(&family, i % 2); /* to a moment around the end */
         if (!m.empty)
             child_stop(m.child, CAUSE_CANCELLED, i % 3 * 100);
-        UNTIL(&family, &m.empty, 5000);
+        UNTIL(&family, &m.empty);
         bool stopped = m.verdict.cause == CAUSE_CANCELLED;
         ck_assert(stopped || m.verdict.cause == CAUSE_EXIT);
         ck_assert(m.verdict.exit_code == 3 || (stopped && m.verdict.signal > 0));
@@ -517,7 +518,7 @@ RUNG_TEST(what_a_leader_leaves_behind_is_killed) /* R20, R22, R25 */
     for (size_t i = 0; i < ARRAY_LEN(scripts); i++) {
         static struct member m;
         member_sh(&m, &family, rung, scripts[i]);
-        member_run(&m, 10000);
+        member_run(&m);
         ck_assert_int_eq(m.verdict.cause, CAUSE_EXIT);
         ck_assert_int_ge(child_descendants_killed(m.child), 1);
         member_done(&m);
@@ -530,7 +531,7 @@ RUNG_TEST(what_forks_faster_than_it_is_found_loses)
     for (int i = 0; i < 3; i++) {
         static struct member m;
         member_init(&m, &family, rung, nasty_args("comet", NULL));
-        member_run(&m, 20000);
+        member_run(&m);
         int64_t reaped = metric_get(METRIC_orphans_reaped);
         family_pass(&family, 100); /* a survivor would leave a zombie with us every moment */
         ck_assert_int_le(metric_get(METRIC_orphans_reaped) - reaped, 2);
@@ -553,12 +554,12 @@ RUNG_TEST(a_fork_bomb_in_a_cap_is_cleared_away) /* R27 */
         member_start(&good[i]);
     }
     for (int i = 0; i < 5; i++) {
-        UNTIL(&family, &good[i].empty, 20000);
+        UNTIL(&family, &good[i].empty);
         ck_assert_int_eq(good[i].verdict.exit_code, 0);
         member_done(&good[i]);
     }
     child_stop(m.child, CAUSE_TIMEOUT, 200);
-    UNTIL(&family, &m.empty, 20000);
+    UNTIL(&family, &m.empty);
     ck_assert_int_eq(marked_alive(m.mark), 0);
     json_t *limits = child_limits_enforced(m.child);
     ck_assert(json_is_true(json_object_get(limits, "pids")));
@@ -573,10 +574,10 @@ RUNG_TEST(a_lock_that_a_leftover_held_is_free_at_once) /* R40 */
     (void)snprintf(script, sizeof script, "flock -n %s/lock setsid sleep 600 & sleep 0.3; exit 0",
                    family.dir);
     member_sh(&m, &family, rung, script);
-    member_run(&m, 10000);
+    member_run(&m);
     (void)snprintf(script, sizeof script, "flock -n %s/lock true", family.dir);
     member_sh(&next, &family, rung, script);
-    member_run(&next, 5000);
+    member_run(&next);
     ck_assert_int_eq(next.verdict.exit_code, 0);
     member_done(&m);
     member_done(&next);
@@ -589,11 +590,11 @@ START_TEST(a_frozen_job_dies) /* R33 */
     static struct member m;
     member_sh(&m, &family, CONTAIN_CGROUP, "sleep 600 & wait");
     member_start(&m);
-    UNTIL(&family, &m.spawned, 5000);
+    UNTIL(&family, &m.spawned);
     ck_assert_int_eq(cgroup_write(m.child->slot->cgroup, "cgroup.freeze", "1"), 0);
     family_pass(&family, 50);
     child_stop(m.child, CAUSE_CANCELLED, 100);
-    UNTIL(&family, &m.empty, 5000);
+    UNTIL(&family, &m.empty);
     ck_assert_int_eq(marked_alive(m.mark), 0);
     member_done(&m);
 }
@@ -617,23 +618,23 @@ START_TEST(what_cannot_die_is_shown_and_holds_up_nobody)
     int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     member_sh(&m, &family, CONTAIN_AUTO, "sleep 600");
     member_start(&m);
-    UNTIL(&family, &m.spawned, 5000);
+    UNTIL(&family, &m.spawned);
     (void)snprintf(pid, sizeof pid, "%d", m.pid);
     ck_assert_int_eq(cgroup_write(dir, "cgroup.procs", pid), 0);
     ck_assert_int_eq(cgroup_write(dir, "freezer.state", "FROZEN"), 0);
 
     child_stop(m.child, CAUSE_CANCELLED, 50);
-    UNTIL(&family, &m.kill_pending, 5000);
+    UNTIL(&family, &m.kill_pending);
     ck_assert(!m.exited);
     member_sh(&other, &family, CONTAIN_AUTO, "sleep 600");
     member_start(&other);
-    UNTIL(&family, &other.spawned, 1000);
+    UNTIL(&family, &other.spawned);
     child_stop(other.child, CAUSE_CANCELLED, 0);
-    UNTIL(&family, &other.empty, 1000);
+    UNTIL(&family, &other.empty);
     member_done(&other);
 
     ck_assert_int_eq(cgroup_write(dir, "freezer.state", "THAWED"), 0);
-    UNTIL(&family, &m.empty, 2000);
+    UNTIL(&family, &m.empty);
     ck_assert_int_eq(m.verdict.cause, CAUSE_CANCELLED);
     member_done(&m);
     (void)close(dir);
@@ -660,9 +661,9 @@ START_TEST(a_start_that_hangs_is_broken_off)
     family_pass(&family, 300);
     ck_assert(!m.spawned && !next.spawned);
     child_stop(m.child, CAUSE_CANCELLED, 100);
-    UNTIL(&family, &m.empty, 5000);
+    UNTIL(&family, &m.empty);
     ck_assert_int_eq(m.verdict.cause, CAUSE_CANCELLED);
-    UNTIL(&family, &next.empty, 5000);
+    UNTIL(&family, &next.empty);
     ck_assert_int_eq(next.verdict.exit_code, 6);
     member_done(&m);
     member_done(&next);
@@ -676,13 +677,14 @@ START_TEST(the_owner_decides_when_a_tree_is_emptied)
     member_sh(&m, &family, CONTAIN_AUTO, "sleep 600 >/dev/null & echo $!");
     m.keep = true;
     member_start(&m);
-    UNTIL(&family, &m.exited, 5000);
+    UNTIL(&family, &m.exited);
+    family_until_alive(&family, m.mark, "sleep", 1);
     family_pass(&family, 200);
     ck_assert(!m.empty);
     ck_assert_int_eq(marked_alive(m.mark), 1);
     child_empty(m.child);
     ck_assert(!m.empty); /* never from inside a call */
-    UNTIL(&family, &m.empty, 5000);
+    UNTIL(&family, &m.empty);
     ck_assert_int_eq(child_descendants_killed(m.child), 1);
     member_done(&m);
 }
@@ -698,7 +700,7 @@ RUNG_TEST(one_member_over_the_memory_limit_ends_the_job_as_oom) /* R37 */
     static struct member m;
     member_init(&m, &family, rung, nasty_args("eat", "400"));
     m.launch.limits.memory_bytes = 64 << 20;
-    member_run(&m, 30000);
+    member_run(&m);
     ck_assert_int_eq(m.verdict.cause, CAUSE_OOM);
     json_t *limits = child_limits_enforced(m.child);
     ck_assert(json_is_true(json_object_get(limits, "memory")));
@@ -711,19 +713,19 @@ RUNG_TEST(cpu_time_and_file_size_are_limits_of_the_job)
     static struct member m;
     member_init(&m, &family, rung, nasty_args("spin", NULL));
     m.launch.limits.cpu_time_ms = 500;
-    member_run(&m, 30000);
+    member_run(&m);
     ck_assert_int_eq(m.verdict.cause, CAUSE_LIMIT);
     member_done(&m);
 
     member_sh(&m, &family, rung, "exec head -c 100000 /dev/zero >big");
     m.launch.limits.file_size_bytes = 1000;
-    member_run(&m, 5000);
+    member_run(&m);
     ck_assert_int_eq(m.verdict.cause, CAUSE_LIMIT);
     member_done(&m);
 
     member_sh(&m, &family, rung, "ulimit -n");
     m.launch.limits.open_files = 77;
-    member_run(&m, 5000);
+    member_run(&m);
     ck_assert_str_eq(m.out, "77\n");
     member_done(&m);
 }
@@ -736,12 +738,12 @@ RUNG_TEST(half_a_core_is_half_a_core)
     static struct member m;
     member_init(&m, &family, rung, nasty_args("spin", NULL));
     m.launch.limits.cpu = 0.2;
-    member_start(&m);
-    UNTIL(&family, &m.spawned, 5000);
     int64_t began = clock_mono_ms();
+    member_start(&m);
+    UNTIL(&family, &m.spawned);
     family_pass(&family, 1000);
     child_stop(m.child, CAUSE_TIMEOUT, 0);
-    UNTIL(&family, &m.empty, 5000);
+    UNTIL(&family, &m.empty);
     int64_t ran_us = (clock_mono_ms() - began) * 1000; /* longer than asked on a busy machine */
     ck_assert_int_le(m.verdict.user_us + m.verdict.system_us, ran_us / 5 + 250000);
     member_done(&m);
@@ -755,7 +757,7 @@ START_TEST(a_limit_that_cannot_be_had_fails_the_start_and_is_named)
     (void)snprintf(pids->why, sizeof pids->why, "taken away by a test");
     member_sh(&m, &family, CONTAIN_AUTO, "exit 0");
     m.launch.limits.pids = 5;
-    member_run(&m, 5000);
+    member_run(&m);
     ck_assert_int_eq(m.verdict.cause, CAUSE_SPAWN);
     ck_assert_int_eq(m.verdict.stage, STAGE_PREPARE);
     ck_assert_msg(strstr(m.verdict.error, "'pids'") != NULL, "%s", m.verdict.error);
@@ -766,7 +768,7 @@ START_TEST(a_limit_that_cannot_be_had_fails_the_start_and_is_named)
     m.launch.limits.pids = 5;
     m.launch.limits.open_files = 50;
     m.launch.limits_policy = LIMITS_BEST_EFFORT;
-    member_run(&m, 5000);
+    member_run(&m);
     ck_assert_int_eq(m.verdict.exit_code, 0);
     json_t *limits = child_limits_enforced(m.child);
     ck_assert(json_is_false(json_object_get(limits, "pids")));
@@ -782,7 +784,7 @@ START_TEST(strict_refuses_where_it_cannot_be_had)
     family.nursery->yard.host.pidns = false;
     (void)snprintf(family.nursery->yard.host.pidns_why, 100, "taken away by a test");
     member_sh(&m, &family, CONTAIN_STRICT, "exit 0");
-    member_run(&m, 5000);
+    member_run(&m);
     ck_assert_int_eq(m.verdict.cause, CAUSE_SPAWN);
     ck_assert_int_eq(m.verdict.stage, STAGE_PREPARE);
     ck_assert_msg(strstr(m.verdict.error, "taken away") != NULL, "%s", m.verdict.error);
@@ -801,7 +803,7 @@ RUNG_TEST(two_thousand_jobs_leave_nothing_behind) /* R16, R38 */
     for (int i = 0; i < total + 40; i++) {
         struct member *one = &m[i % AT_ONCE];
         if (i >= AT_ONCE) {
-            UNTIL(&family, &one->empty, 20000);
+            UNTIL(&family, &one->empty);
             ck_assert_int_eq(one->verdict.exit_code, 0);
             member_done(one);
         }
@@ -814,7 +816,7 @@ RUNG_TEST(two_thousand_jobs_leave_nothing_behind) /* R16, R38 */
         member_start(one);
     }
     for (int i = 0; i < AT_ONCE; i++) {
-        UNTIL(&family, &m[i].empty, 20000);
+        UNTIL(&family, &m[i].empty);
         member_done(&m[i]);
     }
     family_pass(&family, 200);
@@ -870,7 +872,7 @@ START_TEST(a_job_outlives_the_thread_that_asked_for_it_R12)
     member_sh(&m, &family, CONTAIN_GROUP, "sleep 0.3; exit 7");
     ck_assert_int_eq(pthread_create(&thread, NULL, start_from_a_thread, &m), 0);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
-    UNTIL(&family, &m.empty, 10000);
+    UNTIL(&family, &m.empty);
     ck_assert_int_eq(m.verdict.cause, CAUSE_EXIT);
     ck_assert_int_eq(m.verdict.exit_code, 7);
     member_done(&m);
@@ -909,7 +911,7 @@ static void spawn_beside_busy_threads(bool shared)
     for (int i = 0; i < TOTAL + AT_ONCE; i++) {
         struct member *one = &m[i % AT_ONCE];
         if (i >= AT_ONCE) {
-            UNTIL(&family, &one->empty, 20000);
+            UNTIL(&family, &one->empty);
             ck_assert_int_eq(one->verdict.exit_code, 0);
             member_done(one);
         }
@@ -945,7 +947,7 @@ START_TEST(a_library_never_touches_children_of_its_host)
         if (!can(i))
             continue;
         member_sh(&m, &family, rungs[i], "sleep 600 & exit 9");
-        member_run(&m, 10000);
+        member_run(&m);
         ck_assert_int_eq(m.verdict.exit_code, 9);
         member_done(&m);
     }
@@ -974,8 +976,8 @@ int main(int argc, char **argv)
     Suite *suite = suite_create("child");
     TCase *each = tcase_create("each rung"), *once = tcase_create("once"),
           *pure = tcase_create("pure");
-    tcase_set_timeout(each, 120);
-    tcase_set_timeout(once, 60);
+    tcase_set_timeout(each, 600);
+    tcase_set_timeout(once, 300);
     tcase_add_checked_fixture(each, set_up, tear_down);
     tcase_add_checked_fixture(once, set_up, tear_down);
 #define EACH(name) tcase_add_loop_test(each, name, 0, RUNGS)

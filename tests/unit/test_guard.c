@@ -28,6 +28,7 @@ struct hello {
 struct rig {
     pid_t guard;
     struct hello hello;
+    int heard; /* what the worker says afterwards */
     char mark[64], dir[64], lock[128];
 };
 
@@ -82,7 +83,7 @@ static void work(const struct rig *rig, int guard_fd, int say, enum spec_contain
         member_start(&m[i]);
     }
     for (int i = 0; i < 8; i++)
-        UNTIL(&family, &m[i].spawned, 10000);
+        UNTIL(&family, &m[i].spawned);
     struct hello hello = { .worker = getpid() };
     (void)snprintf(hello.base, sizeof hello.base, "%s", nursery_base_text(family.nursery));
     (void)!write(say, &hello, sizeof hello);
@@ -132,28 +133,24 @@ static void rig_start(struct rig *rig, enum spec_containment rung, bool churn,
     }
     (void)close(pair[1]);
     ck_assert_int_eq(read(pair[0], &rig->hello, sizeof rig->hello), sizeof rig->hello);
-    (void)close(pair[0]);
+    rig->heard = pair[0];
 }
 
-static int wait_code(pid_t pid, int ms)
+static int wait_code(pid_t pid)
 {
     int status = 0;
-    for (int64_t end = clock_mono_ms() + ms; clock_mono_ms() < end; (void)poll(NULL, 0, 2))
-        if (waitpid(pid, &status, WNOHANG) == pid)
-            return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-    return -1000;
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-/* Milliseconds until no process of the jobs is alive, or -1 after two seconds. */
-static int64_t gone_after(const struct rig *rig)
+/* No process of the jobs is alive within a second.  On a machine that stands still now and then, or has others to run, that is no
+ * matter of its clock: it is counted in looks, 5 ms apart where nothing is in the way. */
+static void expect_gone(const struct rig *rig)
 {
-    int64_t began = clock_mono_ms();
-    while (clock_mono_ms() - began < 2000) {
-        if (marked_alive(rig->mark) == 0)
-            return clock_mono_ms() - began;
+    for (int looks = 0; marked_alive(rig->mark) > 0; looks++) {
+        ck_assert_msg(looks < 200, "%d alive after a second", marked_alive(rig->mark));
         (void)poll(NULL, 0, 5);
     }
-    return -1;
 }
 
 static bool cgroup_is_gone(const struct rig *rig)
@@ -187,9 +184,8 @@ TEST_EACH(a_killed_worker_leaves_nothing_for_longer_than_a_second, RUNGS)
         until_alive(rig.mark, 6); /* spawned is not yet forked again */
         (void)poll(NULL, 0, round * 7);
         (void)kill(rig.hello.worker, SIGKILL);
-        int64_t ms = gone_after(&rig);
-        ck_assert_msg(ms >= 0 && ms < 1000, "%" PRId64 " ms, %d alive", ms, marked_alive(rig.mark));
-        ck_assert_int_eq(wait_code(rig.guard, 3000), 128 + SIGKILL);
+        expect_gone(&rig);
+        ck_assert_int_eq(wait_code(rig.guard), 128 + SIGKILL);
         ck_assert(cgroup_is_gone(&rig));
     }
 }
@@ -201,11 +197,10 @@ TEST_EACH(a_killed_guard_takes_worker_and_jobs_with_it, RUNGS)
     struct rig rig;
     rig_start(&rig, rungs[_i], true, work);
     (void)kill(rig.guard, SIGKILL);
-    int64_t ms = gone_after(&rig);
-    ck_assert_msg(ms >= 0 && ms < 1000, "%" PRId64 " ms, %d alive", ms, marked_alive(rig.mark));
-    ck_assert_int_eq(wait_code(rig.guard, 1000), -SIGKILL);
-    ck_assert_int_eq(wait_code(rig.hello.worker, 3000), 125); /* the test is the subreaper above */
-    ck_assert_int_ge(gone_after(&rig), 0);
+    expect_gone(&rig);
+    ck_assert_int_eq(wait_code(rig.guard), -SIGKILL);
+    ck_assert_int_eq(wait_code(rig.hello.worker), 125); /* the test is the subreaper above */
+    expect_gone(&rig);
     (void)poll(NULL, 0, 100); /* a start that was under way would show itself now */
     ck_assert_int_eq(marked_alive(rig.mark), 0);
     /* Empty directories are the next start's. */
@@ -224,13 +219,13 @@ TEST_EACH(a_successor_empties_what_both_left, RUNGS)
     (void)kill(rig.guard, SIGKILL);
     struct mandor_err err = { 0 };
     int r = -EAGAIN;
-    for (int i = 0; i < 5 && r == -EAGAIN; i++)
+    while (r == -EAGAIN) /* the suite's time limit says when that is for ever */
         r = nursery_empty_dead(rig.hello.base, &err);
     ck_assert_msg(r == 0, "%s", err.msg);
     ck_assert_int_eq(marked_alive(rig.mark), 0);
     ck_assert(cgroup_is_gone(&rig));
     ck_assert_int_eq(nursery_empty_dead(rig.hello.base, &err), 0); /* idempotent */
-    ck_assert_int_eq(wait_code(rig.guard, 1000), -SIGKILL);
+    ck_assert_int_eq(wait_code(rig.guard), -SIGKILL);
 }
 
 TEST(the_liveness_lock_is_free_only_when_all_is_empty)
@@ -243,14 +238,18 @@ TEST(the_liveness_lock_is_free_only_when_all_is_empty)
     ck_assert_int_eq(flock(lock, LOCK_EX), 0); /* waits for the guard */
     ck_assert_int_eq(marked_alive(rig.mark), 0);
     (void)close(lock);
-    ck_assert_int_eq(wait_code(rig.guard, 3000), 128 + SIGKILL);
+    ck_assert_int_eq(wait_code(rig.guard), 128 + SIGKILL);
 }
 
 static volatile sig_atomic_t got[65];
 
+static int say_fd;
+
 static void count_signal(int sig)
 {
+    char byte = (char)sig;
     got[sig]++;
+    (void)!write(say_fd, &byte, 1);
 }
 
 /* Exits with how often SIGTERM came, plus 10 times SIGUSR1, after SIGHUP. */
@@ -258,6 +257,7 @@ static void count_signals(const struct rig *rig, int guard_fd, int say, enum spe
                           bool churn)
 {
     (void)rig, (void)guard_fd, (void)rung, (void)churn;
+    say_fd = say;
     (void)signal(SIGTERM, count_signal);
     (void)signal(SIGUSR1, count_signal);
     (void)signal(SIGHUP, count_signal);
@@ -272,24 +272,10 @@ static void count_signals(const struct rig *rig, int guard_fd, int say, enum spe
 /* Let the worker take one signal before the next: signals of one number do not queue. */
 static void settle(const struct rig *rig, int sig)
 {
-    char path[64], text[4096];
+    char byte = 0;
     (void)kill(rig->guard, sig);
-    for (int64_t end = clock_mono_ms() + 2000; clock_mono_ms() < end; (void)poll(NULL, 0, 1)) {
-        bool pending = false;
-        pid_t both[] = { rig->guard, rig->hello.worker };
-        for (int i = 0; i < 2; i++) {
-            (void)snprintf(path, sizeof path, "/proc/%d/status", both[i]);
-            int fd = open(path, O_RDONLY | O_CLOEXEC);
-            ssize_t n = read(fd, text, sizeof text - 1);
-            (void)close(fd);
-            text[MAX(n, (ssize_t)0)] = 0;
-            const char *at = strstr(text, "ShdPnd:");
-            pending |= at == NULL || (strtoull(at + 7, NULL, 16) & 1ull << (sig - 1)) != 0;
-        }
-        if (!pending)
-            break;
-    }
-    (void)poll(NULL, 0, 20);
+    ck_assert_int_eq(read(rig->heard, &byte, 1), 1);
+    ck_assert_int_eq(byte, sig);
 }
 
 TEST(signals_reach_the_worker_once_each_and_its_code_comes_back)
@@ -300,7 +286,7 @@ TEST(signals_reach_the_worker_once_each_and_its_code_comes_back)
     settle(&rig, SIGTERM);
     settle(&rig, SIGUSR1);
     (void)kill(rig.guard, SIGHUP);
-    ck_assert_int_eq(wait_code(rig.guard, 3000), 12);
+    ck_assert_int_eq(wait_code(rig.guard), 12);
 }
 
 TEST(a_terminal_stop_holds_both_until_they_are_continued)
@@ -314,7 +300,7 @@ TEST(a_terminal_stop_holds_both_until_they_are_continued)
     (void)kill(rig.guard, SIGCONT);
     settle(&rig, SIGTERM);
     (void)kill(rig.guard, SIGHUP);
-    ck_assert_int_eq(wait_code(rig.guard, 3000), 1);
+    ck_assert_int_eq(wait_code(rig.guard), 1);
 }
 
 TEST(a_text_that_is_not_ours_empties_nothing)
@@ -350,4 +336,4 @@ static void clean_up(void)
     (void)tree_remove(dir);
 }
 
-UNIT_MAIN("guard", .tear_down = clean_up, .timeout_s = 60)
+UNIT_MAIN("guard", .tear_down = clean_up, .timeout_s = 300)

@@ -127,7 +127,7 @@ static void teardown(void)
 /* Run the loop until *what >= least. */
 static void until(const int *what, int least)
 {
-    int64_t end_ms = clock_mono_ms() + 10000;
+    int64_t end_ms = clock_mono_ms() + 60000;
 
     while (*what < least && clock_mono_ms() < end_ms)
         (void)uv_run(&loop, UV_RUN_NOWAIT);
@@ -225,7 +225,7 @@ TEST(every_worker_comes_to_its_end_from_every_state)
 
 TEST(a_job_goes_and_its_result_comes)
 {
-    open_peer(5000, 0);
+    open_peer(60000, 0);
     greet();
     give(false);
     ck_assert_uint_gt(drain_far(), 32);
@@ -249,7 +249,7 @@ TEST(frames_that_come_byte_by_byte_and_a_hundred_at_once_are_the_same)
     static unsigned char bytes[70000];
     size_t len = 0;
 
-    open_peer(5000, 0);
+    open_peer(60000, 0);
     len = frame(bytes, WIRE_HELLO, 0, 0, HELLO, sizeof HELLO - 1);
     for (size_t i = 0; i < len; i++)
         put(bytes + i, 1);
@@ -269,7 +269,7 @@ TEST(frames_that_come_byte_by_byte_and_a_hundred_at_once_are_the_same)
 
 TEST(stdin_is_sent_within_credit_and_not_a_byte_more)
 {
-    open_peer(5000, 0);
+    open_peer(60000, 0);
     greet();
     give(true);
     ck_assert_uint_eq(peer_job_room(&job), 8);
@@ -289,7 +289,7 @@ TEST(credit_comes_back_as_the_sink_takes_and_not_before)
     char *chunk = calloc(1, 65536);
     ck_assert_ptr_nonnull(chunk);
 
-    open_peer(5000, 0);
+    open_peer(60000, 0);
     greet();
     give(false);
     (void)drain_far();
@@ -323,7 +323,7 @@ TEST(silence_instead_of_hello_ends_it)
 
 TEST(an_idle_worker_that_answers_no_ping_is_given_up_and_a_busy_one_is_not)
 {
-    open_peer(5000, 20);
+    open_peer(60000, 20);
     greet();
     give(false);
     int64_t until_ms = clock_mono_ms() + 150;
@@ -342,7 +342,7 @@ TEST(who_sends_for_ever_and_reads_nothing_is_given_up_in_bounded_memory)
     static unsigned char bytes[70000];
     size_t len = 0, before = mallinfo2().uordblks;
 
-    open_peer(5000, 0);
+    open_peer(60000, 0);
     greet();
     for (int i = 0; i < 1000; i++)
         len += frame(bytes + len, WIRE_PING, 0, 0, "{\"n\":1}", 7);
@@ -356,7 +356,7 @@ TEST(who_sends_for_ever_and_reads_nothing_is_given_up_in_bounded_memory)
 
 TEST(a_job_that_the_dead_worker_had_not_read_is_known)
 {
-    open_peer(5000, 0);
+    open_peer(60000, 0);
     greet();
     (void)drain_far();
     give(false);
@@ -366,7 +366,7 @@ TEST(a_job_that_the_dead_worker_had_not_read_is_known)
     peer_job_drop(&job);
     close_peer();
 
-    open_peer(5000, 0);
+    open_peer(60000, 0);
     greet();
     give(false);
     (void)drain_far();
@@ -384,7 +384,7 @@ TEST(a_job_that_was_not_even_sent_whole_is_unread_too)
     json_t *data = json_string(text);
     struct peer_task task = { .id = "j", .queue = "q", .attempt = 1, .data = data };
 
-    open_peer(5000, 0);
+    open_peer(60000, 0);
     greet();
     ck_assert_int_eq(peer_give(peer, &task, &job, &job_events, NULL), 0);
     (void)
@@ -399,7 +399,7 @@ TEST(a_job_that_was_not_even_sent_whole_is_unread_too)
 
 TEST(nothing_of_stdin_is_taken_for_a_worker_that_will_not_get_it)
 {
-    open_peer(5000, 0);
+    open_peer(60000, 0);
     greet();
     (void)close(STEAL_FD(far_end));
     give(true); /* it cannot be sent: another worker will get it, with all of its stdin */
@@ -412,7 +412,7 @@ TEST(nothing_of_stdin_is_taken_for_a_worker_that_will_not_get_it)
 /* R62 */
 TEST(results_that_wait_in_the_socket_are_read_after_the_death)
 {
-    open_peer(5000, 0);
+    open_peer(60000, 0);
     greet();
     give(false);
     (void)drain_far();
@@ -441,7 +441,7 @@ TEST(a_result_of_too_many_values_is_refused_before_it_is_made)
             at[i] = i % 2 == 0 ? ',' : '0';
         at[0] = commas_in_text ? '"' : '[';
         at[len - 1] = commas_in_text ? '"' : ']';
-        open_peer(5000, 0);
+        open_peer(60000, 0);
         greet();
         give(false);
         put(bytes, 16 + len);
@@ -511,7 +511,7 @@ TEST(no_sequence_of_frames_does_more_than_end_its_own_connection)
     int ended = 0, done = 0;
 
     for (int round = 0; round < 3000; round++) {
-        open_peer(5000, 0);
+        open_peer(60000, 0);
         if (rnd(10) > 0)
             greet();
         for (int i = 0; i < 12 && seen.ended == 0; i++) {
@@ -543,7 +543,7 @@ TEST(random_bytes_end_the_connection_without_memory)
     static unsigned char bytes[70000];
 
     for (int round = 0; round < 300; round++) {
-        open_peer(5000, 0);
+        open_peer(60000, 0);
         greet();
         for (size_t i = 0; i < sizeof bytes; i++)
             bytes[i] = (unsigned char)rnd(256);
@@ -554,4 +554,4 @@ TEST(random_bytes_end_the_connection_without_memory)
     }
 }
 
-UNIT_MAIN("peer", .set_up = setup, .tear_down = teardown, .timeout_s = 120)
+UNIT_MAIN("peer", .set_up = setup, .tear_down = teardown, .timeout_s = 300)

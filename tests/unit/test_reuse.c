@@ -104,14 +104,14 @@ static int end_what_a_leader_left(int talk, enum spec_containment rung, bool ado
               "setsid sleep 600 </dev/null >/dev/null 2>&1 & setsid sleep 600 & sleep 0.1");
     member.keep = true;
     member_start(&member);
-    UNTIL(&family, &member.exited, 10000);
+    UNTIL(&family, &member.exited);
     pid_t number = member.pid;
     char done;
     if (write(talk, &number, sizeof number) != sizeof number || read(talk, &done, 1) != 1)
         return 4;
     child_stop(member.child, CAUSE_CANCELLED, 50);
     child_empty(member.child);
-    UNTIL(&family, &member.empty, 10000);
+    UNTIL(&family, &member.empty);
     if (marked_alive(member.mark) != 0)
         return 5;
     member_done(&member);
@@ -217,11 +217,11 @@ static int stop_at_any_moment(enum spec_containment rung, bool adopt)
         member_sh(&member, &family, rung, churning[i % (int)ARRAY_LEN(churning)]);
         member.launch.inherit_stderr = false;
         member_start(&member);
-        UNTIL(&family, &member.spawned, 20000);
+        UNTIL(&family, &member.spawned);
         family_pass(&family, i % 7);
         if (!member.empty)
             child_stop(member.child, CAUSE_CANCELLED, i % 2 * 20);
-        UNTIL(&family, &member.empty, 20000);
+        UNTIL(&family, &member.empty);
         member_done(&member);
     }
     family_close(&family);
@@ -287,4 +287,4 @@ TEST(a_sweep_of_the_dead_hits_no_stranger_R18)
     in_a_namespace(sweep_in_a_crowd, _i);
 }
 
-UNIT_MAIN("reuse", .timeout_s = 60)
+UNIT_MAIN("reuse", .timeout_s = 300)

@@ -12,7 +12,7 @@
 #include "pool/wire.h"
 #include "pool/wire_json.h"
 
-#define DEADLINE_MS 20000
+#define DEADLINE_MS 60000
 
 /* Mandor's end: a worker that runs in a child, and its frames as they come. */
 struct mandor {

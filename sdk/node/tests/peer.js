@@ -5,7 +5,7 @@ import { fileURLToPath } from "node:url";
 import * as wire from "../lib/wire.js";
 
 export const WORKER = [process.execPath, fileURLToPath(new URL("worker.js", import.meta.url))];
-const DEADLINE_MS = 30000;
+const DEADLINE_MS = 60000;
 
 export class Peer {
   printed = "";

@@ -594,10 +594,14 @@ class Run(unittest.TestCase):
     def test_a_round_trip_of_a_job_takes_no_longer_than_it_must(self):
         for argv in (SYNC, ASYNC):
             with Peer(argv) as peer:
-                started = time.monotonic()
-                for i in range(300):
-                    peer.run({"op": "result", "value": i})
-                self.assertLess(time.monotonic() - started, 3, "10 ms a job: something waits for a clock")
+                def twenty():
+                    started = time.monotonic()
+                    for i in range(20):
+                        peer.run({"op": "result", "value": i})
+                    return time.monotonic() - started
+
+                # Once is enough: a machine that has others to run holds up some of them, a clock that is waited for all.
+                self.assertTrue(any(twenty() < 0.2 for _ in range(100)), "10 ms a job: something waits for a clock")
 
 
 if __name__ == "__main__":
