@@ -25,12 +25,12 @@ import uuid
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("MANDOR") or str(ROOT / "build" / "mandor")
 SLACK = float(os.environ.get("MANDOR_TEST_SLACK", "1"))  # stretches every deadline on slow machines
-PATIENCE = 30  # no wait for what will come is shorter, whatever it asks for: a machine may be slow, or stand still for seconds
+PATIENCE = 60  # no wait for what will come is shorter, whatever it asks for: a machine may be slow, or stand still for seconds
 SOAK = os.environ.get("MANDOR_SOAK", "") not in ("", "0")
 MARK = "LC_MANDOR_MARK"
 
 
-def wait_for(predicate, deadline=20, what="", every=0.01):
+def wait_for(predicate, deadline=PATIENCE, what="", every=0.01):
     """Wait until predicate() is true and return its value; fail after `deadline` seconds, PATIENCE at the least.
 
     This never shows that something is quick.  Where that matters, what is wrong must be far slower than what is right, and a test
@@ -44,6 +44,21 @@ def wait_for(predicate, deadline=20, what="", every=0.01):
         if time.monotonic() > end:
             raise AssertionError(f"waited {deadline * SLACK:g} s in vain for {what or predicate}")
         time.sleep(every)
+
+
+def wait_soon(predicate, seconds, what=""):
+    """wait_for(), where what is promised is that it is quick.  A machine that stands still for a while, or has others to run, is not
+    counted: each look counts as what it takes where nothing is in the way, its own work and a hundredth of a second."""
+    spent = 0
+    while True:
+        began = time.process_time()
+        value = predicate()
+        if value:
+            return value
+        if spent > seconds * SLACK:
+            raise AssertionError(f"in {seconds * SLACK:g} s there was not yet {what or predicate}")
+        time.sleep(0.01)
+        spent += time.process_time() - began + 0.01
 
 
 def is_sanitized(path=BINARY):
@@ -99,13 +114,25 @@ def tree(pid):
 
 
 def held(pid):
-    """Its threads that strace holds up, for longer than it does at any call."""
+    """Its threads that strace holds up at one call, for longer than it does at any."""
+    def call(task):
+        with contextlib.suppress(OSError):
+            return pathlib.Path(f"/proc/{pid}/task/{task}/syscall").read_text()
+        return ""
+
     def stopped():
         time.sleep(0.03)
         with contextlib.suppress(OSError):  # it has ended
-            return {task for task in os.listdir(f"/proc/{pid}/task") if (stat := proc_stat(f"{pid}/task/{task}")) and stat[0] == "t"}
+            return {(task, call(task)) for task in os.listdir(f"/proc/{pid}/task") if (stat := proc_stat(f"{pid}/task/{task}")) and stat[0] == "t"}
         return set()
-    return set.intersection(*(stopped() for _ in range(10)))
+    return {task for task, _ in set.intersection(*(stopped() for _ in range(10)))}
+
+
+def let_go(*held):
+    """Kills the strace that holds these processes up (when it is asked to end, it waits): they go on."""
+    for tracer in {status_field(pid, "TracerPid") for pid in held} - {"", "0"}:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(tracer), signal.SIGKILL)
 
 
 def cmdline(pid):
@@ -355,14 +382,14 @@ class Worker:
                     raise AssertionError(f"ended early with {self.proc.returncode}:\n{self.stderr}")
                 return next((p for p in children(self.proc.pid) if name in cmdline(p)), None)
 
-            self._worker_pid = wait_for(find, 10, "the worker below the guard")
+            self._worker_pid = wait_for(find, what="the worker below the guard")
         return self._worker_pid
 
     @property
     def stderr(self):
         return pathlib.Path(self.log).read_text(errors="replace")
 
-    def says(self, *words, deadline=10):
+    def says(self, *words, deadline=PATIENCE):
         """Wait until its log has all of these: a thread of its own writes it, a moment after what it tells has happened."""
         try:
             wait_for(lambda: all(word in self.stderr for word in words), deadline)
@@ -372,7 +399,7 @@ class Worker:
     def signal(self, number):
         self.proc.send_signal(number)
 
-    def wait(self, timeout=30):
+    def wait(self, timeout=PATIENCE):
         """Exit code, negative for a signal."""
         timeout = max(timeout, PATIENCE)
         try:
@@ -391,7 +418,7 @@ class Worker:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
 
-    def end(self, timeout=PATIENCE + 15):  # jobs may end within 30 s, as the configuration has it when it says nothing
+    def end(self, timeout=PATIENCE):  # jobs may end within 30 s, as the configuration has it when it says nothing
         """SIGTERM; SIGKILL when that does not do."""
         if self.proc.poll() is not None:
             print(f"{' '.join(map(str, self.args))}: had ended already, exit {self.proc.returncode}")
@@ -525,7 +552,7 @@ class Mandor:
         """`mandor work …` for a with block."""
         return self.background("work", *args, **kw)
 
-    def drain(self, *args, timeout=60, **kw):
+    def drain(self, *args, timeout=2 * PATIENCE, **kw):
         """`mandor work --drain` to its end."""
         done = self.run("work", "--drain", *args, timeout=timeout, **kw)
         assert done.code == 0, done
@@ -557,7 +584,7 @@ class Mandor:
         done = self.ok("logs", job, *args)
         return done.out or done.err if "--stderr" in args else done.out
 
-    def wait_state(self, job, *states, deadline=30):
+    def wait_state(self, job, *states, deadline=PATIENCE):
         """Wait until the job is in one of `states`; returns its record."""
         last = {}
 
@@ -570,7 +597,7 @@ class Mandor:
         except AssertionError as error:
             raise AssertionError(f"{error}; it is {last.get('state')} ({last})") from None
 
-    def wait_phase(self, job, *phases, deadline=20):
+    def wait_phase(self, job, *phases, deadline=PATIENCE):
         return wait_for(lambda: self.show(job)["phase"] in phases, deadline, f"job {job} in phase {phases}", every=0.02)
 
     def states(self):
@@ -613,7 +640,7 @@ class Mandor:
         complaints = []
         if self.check_left:
             try:
-                wait_for(lambda: not self.left(), 5, "processes to be gone")
+                wait_for(lambda: not self.left(), what="processes to be gone")
             except AssertionError:
                 complaints.append("processes left: " + describe(self.left()))
         self.cell.kill()
@@ -625,7 +652,7 @@ class Mandor:
             groups = self.cell.groups()
             if groups and not any("kill" in a for a in complaints):
                 complaints.append(f"cgroups left: {groups[:5]} ({len(groups)})")
-        wait_for(lambda: not self.left(), 10, "killed processes to be gone")
+        wait_for(lambda: not self.left(), what="killed processes to be gone")
         self.cell.remove()
         for mount in [l.split()[1] for l in open("/proc/self/mounts") if l.split()[1].startswith(str(self.tmp))]:
             subprocess.run(["umount", "-l", mount], check=False)
@@ -654,7 +681,7 @@ def sh(script):
 
 def database(path):
     """A read connection, for what the command line does not tell."""
-    return sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)
+    return sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=PATIENCE)
 
 
 def absent(what):
@@ -667,7 +694,7 @@ def have(program):
     return shutil.which(program) is not None or not absent(f"no {program} here")
 
 
-def read_until(fd, needle, deadline=10):
+def read_until(fd, needle, deadline=PATIENCE):
     """Read from fd until needle has come; returns everything read."""
     deadline = max(deadline, PATIENCE)
     data, end = b"", time.monotonic() + deadline * SLACK

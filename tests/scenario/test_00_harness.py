@@ -13,7 +13,7 @@ def test_the_binary_says_its_version(mandor):
 
 def test_what_is_left_is_found(mandor):
     proc = mandor.spawn(["sleep", "600"])
-    assert wait_for(lambda: proc.pid in mandor.left(), 5)
+    assert wait_for(lambda: proc.pid in mandor.left())
     proc.kill()
     proc.wait()
     assert not mandor.left()
@@ -24,7 +24,7 @@ def test_a_daemon_of_a_test_is_found_without_its_environment(mandor):
         pytest.skip("no cgroup v2 here that tests may write")
     proc = mandor.spawn(sh("env -i setsid sleep 600 & exit 0"))
     proc.wait()
-    assert wait_for(lambda: any(alive(p) for p in mandor.left()), 5)
+    assert wait_for(lambda: any(alive(p) for p in mandor.left()))
     mandor.check_left = False
     assert mandor.close() == []
     assert not mandor.left()

@@ -69,7 +69,7 @@ def test_short_jobs_end_while_a_sleeper_lives_R04(mandor):
         sleeper = mandor.add("sleep", "600")
         mandor.wait_phase(sleeper, "running")
         jobs = mandor.add_many([{"exec": ["python3", "-c", probe]}] * 63)
-        mandor.ok("wait", *jobs, "--timeout", "60s", timeout=70)
+        mandor.ok("wait", *jobs)
         pipes = []
         for job in jobs:
             own = {w for w in mandor.logs_of(job, "--stdout").decode().split("'") if w.startswith("pipe:")}
@@ -90,9 +90,13 @@ def test_a_huge_descriptor_limit_neither_slows_nor_changes_the_job_R06(mandor):
 @pytest.mark.slow
 def test_spawning_is_quick_with_a_huge_descriptor_limit_R06(mandor, plain_binary):
     jobs = mandor.add_many([{"exec": ["true"]}] * 200)
-    start = time.monotonic()
+    def spent():
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime
+
+    before = spent()
     mandor.drain("--concurrency", "1", prefix=("prlimit", "--nofile={0}:{0}".format(resource.getrlimit(resource.RLIMIT_NOFILE)[1])))
-    assert (time.monotonic() - start) / len(jobs) < 0.05
+    assert (spent() - before) / len(jobs) < 0.05
     assert set(mandor.states().values()) == {"completed"}
 
 
@@ -224,7 +228,7 @@ def test_a_tmpdir_with_closed_doors_is_removed_all_the_same_R112(mandor):
     script = (f'cd "$TMPDIR"; echo "$TMPDIR"; mkdir -p a/b; ln -s {target} a/link; touch a/b/f; chmod 000 a/b; chmod 000 a; '
               'd=x; mkdir $d; for i in $(seq 200); do d=$d/x; mkdir $d; done')
     path = job_output(mandor, *sh(script)).strip()
-    wait_for(lambda: not os.path.exists(path), 10, f"{path} to be gone")
+    wait_for(lambda: not os.path.exists(path), what=f"{path} to be gone")
     assert (target / "keep").exists(), "a link was followed"
 
 
@@ -262,7 +266,7 @@ def test_limits_reach_the_job(mandor):
 
 
 def test_a_job_that_uses_up_its_cpu_time_ends_as_limit(mandor):
-    job = mandor.add(*sh("while :; do :; done"), limits={"cpu_time": "1s"}, timeout="60s")
+    job = mandor.add(*sh("while :; do :; done"), limits={"cpu_time": "1s"}, timeout="10m")
     mandor.drain()
     record = mandor.show(job)
     assert record["state"] == "failed" and record["cause"] in ("limit", "signal"), record
@@ -295,12 +299,12 @@ def test_two_hundred_jobs_with_distinct_codes_all_keep_theirs_R13(mandor):
     script = 'until [ -e "$0" ]; do sleep 0.02; done; exit $1'
     jobs = mandor.add_many([{"exec": ["sh", "-c", script, str(gate), str(n)]} for n in range(1, 100)])
     with mandor.worker("--concurrency", "100") as worker:
-        wait_for(lambda: mandor.stats()["queues"]["default"]["active"] == 99, 60, "all to run")
+        wait_for(lambda: mandor.stats()["queues"]["default"]["active"] == 99, what="all to run")
         gate.touch()
-        wait_for(lambda: mandor.stats()["queues"]["default"]["failed"] == 99, 60, "all to end")
+        wait_for(lambda: mandor.stats()["queues"]["default"]["failed"] == 99, what="all to end")
         codes = [mandor.show(job)["exit_code"] for job in jobs]
         assert codes == list(range(1, 100))
-        wait_for(lambda: not mandor.zombies(), 5, "zombies to be gone")
+        wait_for(lambda: not mandor.zombies(), what="zombies to be gone")
         assert worker.running()
 
 
@@ -309,13 +313,13 @@ def test_stopped_is_not_ended_R17(mandor):
         job = mandor.add(*sh('echo $$; kill -STOP $$; exit 3'), timeout="1s", kill_after="200ms")
         record = mandor.wait_state(job, "failed")
         assert record["cause"] == "timeout", record
-        job = mandor.add(*sh(f'echo $$ > {mandor.tmp}/pid; kill -STOP $$; exit 3'), timeout="60s")
-        text = wait_for(lambda: (mandor.tmp / "pid").exists() and (mandor.tmp / "pid").read_text(), 10)
+        job = mandor.add(*sh(f'echo $$ > {mandor.tmp}/pid; kill -STOP $$; exit 3'), timeout="10m")
+        text = wait_for(lambda: (mandor.tmp / "pid").exists() and (mandor.tmp / "pid").read_text())
         jobs = mandor.jobs_left()
         assert jobs and mandor.show(job)["state"] == "active", text
         for pid in jobs:
             if "STOP" in cmdline(pid):
-                wait_for(lambda: open(f"/proc/{pid}/stat").read().split(")")[1].split()[0] == "T", 10)
+                wait_for(lambda: open(f"/proc/{pid}/stat").read().split(")")[1].split()[0] == "T")
                 os.kill(pid, signal.SIGCONT)
         record = mandor.wait_state(job, "failed")
         assert (record["cause"], record["exit_code"]) == ("exit", 3), record

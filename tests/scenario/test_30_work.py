@@ -55,7 +55,7 @@ def test_add_warns_when_nobody_serves_the_queue(mandor):
     done = mandor.ok("add", "--", "true")
     assert "worker" in done.complaint, done
     with mandor.worker():
-        wait_for(lambda: mandor.stats()["workers"], 10, "the worker to register")
+        wait_for(lambda: mandor.stats()["workers"], what="the worker to register")
         assert "worker" not in mandor.ok("add", "--", "true").complaint
 
 
@@ -178,7 +178,7 @@ def test_lower_priority_numbers_go_first_and_equals_keep_their_order(mandor):
 def test_a_delayed_job_is_not_started_early_and_not_waited_for_by_drain(mandor):
     late = mandor.add("true", delay="1h")
     now = mandor.add("true")
-    mandor.drain(timeout=30)
+    mandor.drain()
     assert mandor.show(now)["state"] == "completed"
     assert mandor.show(late)["state"] == "delayed"
 
@@ -209,7 +209,7 @@ def test_a_paused_queue_starts_nothing_until_resumed(mandor):
     mandor.ok("pause", "default")
     job = mandor.add("true")
     other = mandor.add("true", queue="other")
-    mandor.drain(timeout=30)
+    mandor.drain()
     assert mandor.show(other)["state"] == "completed"
     assert mandor.show(job)["state"] == "waiting"
     assert mandor.stats()["queues"]["default"]["paused"] is True
@@ -230,9 +230,9 @@ def test_a_queues_own_concurrency_is_kept(mandor):
     narrow = mandor.add_many([{"exec": gate_job(gate), "queue": "narrow"}] * 6)
     wide = mandor.add_many([{"exec": gate_job(gate), "queue": "wide"}] * 6)
     with mandor.worker("--config", mandor.tmp / "m.yaml"):
-        wait_for(lambda: sum(r["phase"] == "running" for r in mandor.list("--queue", "wide")) == 6, 20)
+        wait_for(lambda: sum(r["phase"] == "running" for r in mandor.list("--queue", "wide")) == 6)
         running = [r for r in mandor.list("--queue", "narrow") if r["phase"] == "running"]
-        wait_for(lambda: sum(r["phase"] == "running" for r in mandor.list("--queue", "narrow")) >= 2, 20)
+        wait_for(lambda: sum(r["phase"] == "running" for r in mandor.list("--queue", "narrow")) >= 2)
         running = [r for r in mandor.list("--queue", "narrow") if r["phase"] == "running"]
         assert len(running) == 2
         gate.touch()
@@ -264,23 +264,23 @@ def test_concurrency_is_never_exceeded(mandor):
     gate = mandor.tmp / "gate"
     mandor.add_many([{"exec": gate_job(gate)}] * 10)
     with mandor.worker("--concurrency", "3"):
-        wait_for(lambda: sum(r["phase"] == "running" for r in mandor.list()) >= 3, 20)
+        wait_for(lambda: sum(r["phase"] == "running" for r in mandor.list()) >= 3)
         assert sum(r["phase"] == "running" for r in mandor.list()) == 3
         assert len({session(p) for p in mandor.jobs_left() if "gate" in cmdline(p)} - {None}) <= 3
         gate.touch()
-        wait_for(lambda: mandor.stats()["queues"]["default"]["completed"] == 10, 30)
+        wait_for(lambda: mandor.stats()["queues"]["default"]["completed"] == 10)
 
 
 def test_a_waiting_worker_reacts_to_a_new_job_at_once(mandor):
     with mandor.worker():
         first = mandor.add("true")
         mandor.wait_state(first, "completed")
-        waits = []
-        for _ in range(20):
-            record = mandor.wait_state(mandor.add("true"), "completed")
-            waits.append(rfc3339(record["started_at"]) - rfc3339(record["created_at"]))
-        waits.sort()
-        assert waits[10] < 0.25, waits  # a wake-up, not the 1 s poll
+
+        def quick():  # most of them: a wake-up, not the 1 s poll
+            records = [mandor.wait_state(mandor.add("true"), "completed") for _ in range(20)]
+            return sum(rfc3339(record["started_at"]) - rfc3339(record["created_at"]) < 0.25 for record in records) >= 15
+
+        assert any(quick() for _ in range(10))  # whatever else the machine has to run meanwhile
 
 
 # ---- cancel, wait, rm, ls ----
@@ -299,7 +299,7 @@ def test_cancel_wait_returns_when_the_work_is_dead_R34(mandor):
     log = mandor.tmp / "ticks"
     job = mandor.add(*sh(f'trap "" TERM; while :; do echo x >> {log}; sleep 0.02; done'), kill_after="200ms")
     with mandor.worker():
-        wait_for(lambda: log.exists() and log.stat().st_size > 4, 20)
+        wait_for(lambda: log.exists() and log.stat().st_size > 4)
         mandor.ok("cancel", job, "--wait")
         size = log.stat().st_size
         record = mandor.show(job)
@@ -312,7 +312,7 @@ def test_a_job_is_never_final_while_its_work_goes_on_R34(mandor):
     log = mandor.tmp / "ticks"
     job = mandor.add(*sh(f'trap "" TERM; while :; do echo x >> {log}; sleep 0.02; done'), kill_after="500ms")
     with mandor.worker():
-        wait_for(lambda: log.exists() and log.stat().st_size > 4, 20)
+        wait_for(lambda: log.exists() and log.stat().st_size > 4)
         mandor.ok("cancel", job)
         while mandor.show(job)["state"] == "active":
             pass
@@ -401,7 +401,7 @@ def test_drain_waits_for_retries(mandor):
 
 
 def test_drain_of_an_empty_broker_ends(mandor):
-    mandor.drain(timeout=20)
+    mandor.drain()
 
 
 def test_sigterm_lets_running_jobs_finish(mandor):
@@ -426,7 +426,7 @@ def test_jobs_that_outlast_the_shutdown_timeout_are_put_back_uncharged_R61(mando
         for job in jobs:
             mandor.wait_phase(job, "running")
         worker.signal(signal.SIGTERM)
-        assert worker.wait(20) == 0
+        assert worker.wait() == 0
         assert not mandor.left()
     for job in jobs:
         record = mandor.show(job)
@@ -444,7 +444,7 @@ def test_a_second_sigterm_shortens_the_wait_R65(mandor):
         worker.says("stopping: 1 job may end")
         assert worker.running()
         worker.signal(signal.SIGTERM)
-        worker.wait(20)
+        worker.wait()
     record = mandor.show(job)
     assert record["state"] in ("waiting", "delayed") and record["attempts_used"] == 0, record
 
@@ -467,13 +467,13 @@ def test_sighup_reads_the_configuration_again(mandor):
     gate = mandor.tmp / "gate"
     jobs = mandor.add_many([{"exec": gate_job(gate)}] * 3)
     with mandor.worker("--config", path) as worker:
-        wait_for(lambda: sum(r["phase"] == "running" for r in mandor.list()) == 1, 20)
+        wait_for(lambda: sum(r["phase"] == "running" for r in mandor.list()) == 1)
         path.write_text("concurrency: 3\n")
         worker.signal(signal.SIGHUP)
-        wait_for(lambda: sum(r["phase"] == "running" for r in mandor.list()) == 3, 20, "three jobs at once")
+        wait_for(lambda: sum(r["phase"] == "running" for r in mandor.list()) == 3, what="three jobs at once")
         path.write_text("concurrency: many\n")
         worker.signal(signal.SIGHUP)
-        wait_for(lambda: "m.yaml" in worker.stderr and "concurrency" in worker.stderr, 10, "a complaint about the new file")
+        wait_for(lambda: "m.yaml" in worker.stderr and "concurrency" in worker.stderr, what="a complaint about the new file")
         assert worker.running()
         gate.touch()
         mandor.ok("wait", *jobs)
@@ -494,7 +494,7 @@ def test_two_workers_share_a_queue_and_no_job_runs_twice(mandor):
     log = mandor.tmp / "ran"
     ids = mandor.add_many([{"exec": sh(f'echo "$MANDOR_JOB_ID" >> {log}')}] * 200)
     with mandor.worker("--concurrency", "4"), mandor.worker("--concurrency", "4"):
-        wait_for(lambda: mandor.stats()["queues"]["default"]["completed"] == 200, 60)
+        wait_for(lambda: mandor.stats()["queues"]["default"]["completed"] == 200)
     assert sorted(log.read_text().split()) == sorted(ids)
 
 
@@ -502,7 +502,7 @@ def test_queue_options_of_the_configuration_are_the_jobs_defaults(mandor):
     (mandor.tmp / "m.yaml").write_text("queues:\n  q:\n    timeout: 200ms\n    kill_after: 100ms\n    attempts: 2\n    backoff: {delay: 10ms}\n")
     job = mandor.add("sleep", "600", queue="q")
     own = mandor.add("sleep", "600", queue="q", attempts=1)
-    mandor.drain("--config", mandor.tmp / "m.yaml", timeout=40)
+    mandor.drain("--config", mandor.tmp / "m.yaml")
     assert (mandor.show(job)["cause"], mandor.show(job)["attempt"]) == ("timeout", 2)
     assert mandor.show(own)["attempt"] == 1
 

@@ -72,7 +72,7 @@ STORIES = {
 def test_nothing_is_left_after_a_job_that_left_R20_R25(mandor, rung, story):
     job = mandor.add(*STORIES[story], kill_after="300ms")
     with mandor.worker():
-        record = mandor.wait_state(job, "completed", "failed", deadline=40)
+        record = mandor.wait_state(job, "completed", "failed")
         left = mandor.jobs_left()
         assert not left, f"alive at settlement: {describe(left)}"
         assert not [p for p in mandor.zombies() if proc_stat(p)], "zombies at settlement"
@@ -83,14 +83,14 @@ def test_nothing_is_left_after_a_job_that_left_R20_R25(mandor, rung, story):
 def test_a_leader_without_its_leading_thread_is_ended_by_its_timeout(mandor, rung):
     job = mandor.add("python3", "-c", HEADLESS, timeout="1s", kill_after="200ms")
     with mandor.worker():
-        record = mandor.wait_state(job, "failed", deadline=20)
+        record = mandor.wait_state(job, "failed")
         assert record["cause"] == "timeout", record
         assert not mandor.jobs_left()
 
 
 @pytest.mark.parametrize("story", ["a background child", "a double-forked daemon", "a child that ignores every polite signal"])
 def test_nothing_is_left_after_run(mandor, rung, story):
-    done = mandor.run("run", "--kill-after", "300ms", "--", *STORIES[story], timeout=40)
+    done = mandor.run("run", "--kill-after", "300ms", "--", *STORIES[story])
     assert done.code == 0, done
     left = mandor.left()
     assert not left, describe(left)
@@ -101,13 +101,16 @@ def test_a_whole_tree_that_ignores_term_dies_R24_R28(mandor, rung, how):
     script = ('trap "" TERM; setsid sh -c \'trap "" TERM; while :; do sleep 1; done\' & '
               'sh -c \'trap "" TERM; sh -c "trap \\"\\" TERM; sleep 600"; sleep 600\' & '
               f'touch {mandor.tmp}/up; while :; do sleep 1; done')
-    job = mandor.add(*sh(script), kill_after="300ms", **({"timeout": "2s"} if how == "timeout" else {}))
     with mandor.worker():
-        wait_for((mandor.tmp / "up").exists, 20)
-        if how == "cancel":
-            mandor.ok("cancel", job, "--wait")
-        record = mandor.wait_state(job, "failed", "cancelled")
-        assert not mandor.jobs_left(), describe(mandor.jobs_left())
+        for seconds in (2, 8, 30):  # the tree has to be up by then, on a slow machine too
+            job = mandor.add(*sh(script), kill_after="300ms", **({"timeout": f"{seconds}s"} if how == "timeout" else {}))
+            if how == "cancel":
+                wait_for((mandor.tmp / "up").exists)
+                mandor.ok("cancel", job, "--wait")
+            record = mandor.wait_state(job, "failed", "cancelled")
+            assert not mandor.jobs_left(), describe(mandor.jobs_left())
+            if (mandor.tmp / "up").exists():
+                break
     assert record["cause"] == {"timeout": "timeout", "cancel": "cancelled"}[how], record
     assert "forc" in str(record) or "kill" in (record["error"] or "").lower(), record
 
@@ -115,7 +118,7 @@ def test_a_whole_tree_that_ignores_term_dies_R24_R28(mandor, rung, how):
 def test_processes_that_fork_on_and_on_into_new_sessions_are_caught(mandor, rung):
     job = mandor.add("python3", "-c", REFORKING, str(mandor.tmp), timeout="1s", kill_after="200ms")
     with mandor.worker():
-        record = mandor.wait_state(job, "completed", "failed", deadline=40)
+        record = mandor.wait_state(job, "completed", "failed")
         assert not mandor.jobs_left(), describe(mandor.jobs_left())
         assert record["containment"] == rung
 
@@ -127,7 +130,7 @@ def test_a_fork_bomb_is_held_and_neighbours_are_unharmed_R27(mandor, rung):
     with mandor.worker("--concurrency", "6"):
         job = mandor.add("python3", "-c", bomb, limits={"pids": 64}, timeout="2s", kill_after="200ms")
         neighbours = mandor.add_many([{"exec": sh("for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.1; done; echo fine")}] * 5)
-        record = mandor.wait_state(job, "failed", deadline=60)
+        record = mandor.wait_state(job, "failed")
         if "pids" in (record["error"] or "") and record["cause"] == "limit" and record["usage"]["wall_ms"] == 0:
             pytest.skip(record["error"])
         assert not [p for p in mandor.jobs_left() if "os.fork" in cmdline(p)]
@@ -141,10 +144,10 @@ def test_the_grace_belongs_to_the_whole_tree_R29(mandor, rung):
     finaliser = (f"import signal, sys, time\ndef end(*_):\n    time.sleep(0.7)\n    open('{mandor.tmp}/final', 'w').write('clean')\n    sys.exit(0)\n"
                  f"signal.signal(signal.SIGTERM, end)\nopen('{mandor.tmp}/up', 'w').close()\ntime.sleep(600)\n")
     (mandor.tmp / "finaliser.py").write_text(finaliser)
-    job = mandor.add(*sh(f"python3 {mandor.tmp}/finaliser.py; true"), kill_after="8s")
+    job = mandor.add(*sh(f"python3 {mandor.tmp}/finaliser.py; true"), kill_after="10m")
     with mandor.worker():
-        wait_for((mandor.tmp / "up").exists, 20)
-        mandor.ok("cancel", job, "--wait", timeout=30)
+        wait_for((mandor.tmp / "up").exists)
+        mandor.ok("cancel", job, "--wait")
         assert (mandor.tmp / "final").read_text() == "clean"
         assert mandor.show(job)["state"] == "cancelled"
         assert not mandor.jobs_left()
@@ -156,10 +159,10 @@ def test_each_process_gets_one_sigterm_and_no_more(mandor, rung):
              "signal.signal(signal.SIGTERM, end)\n"
              f"os.fork()\nos.write(os.open('{mandor.tmp}/up', os.O_CREAT|os.O_WRONLY|os.O_APPEND), b'x')\n"
              "while True: time.sleep(0.05)\n")
-    job = mandor.add("python3", "-c", count, kill_after="20s")
+    job = mandor.add("python3", "-c", count, kill_after="10m")
     with mandor.worker():
-        wait_for(lambda: (mandor.tmp / "up").exists() and (mandor.tmp / "up").stat().st_size == 2, 20)
-        mandor.ok("cancel", job, "--wait", timeout=30)
+        wait_for(lambda: (mandor.tmp / "up").exists() and (mandor.tmp / "up").stat().st_size == 2)
+        mandor.ok("cancel", job, "--wait")
     terms = (mandor.tmp / "terms").read_text().split()
     assert len(terms) == 2 and len(set(terms)) == 2, terms
 
@@ -171,7 +174,7 @@ def test_each_process_gets_one_sigterm_and_no_more(mandor, rung):
     ('kill -9 $$', "signal"),
 ], ids=["exits 0 on TERM", "exits 255 on TERM", "ignores TERM", "killed by 9"])
 def test_what_mandor_did_decides_first_R35(mandor, script, cause):
-    job = mandor.add(*sh(script), timeout="500ms", kill_after="300ms", stdout=f"file:{mandor.tmp}/out")
+    job = mandor.add(*sh(script), timeout="500ms" if cause == "timeout" else "10m", kill_after="300ms", stdout=f"file:{mandor.tmp}/out")
     mandor.drain()
     record = mandor.show(job)
     assert (record["state"], record["cause"]) == ("failed", cause), record
@@ -183,7 +186,7 @@ def test_a_lock_held_by_a_remnant_is_free_for_the_next_job_R40(mandor, rung):
     first = mandor.add(*sh(f"setsid flock {lock} sleep 600 & until ! flock -n {lock} true; do sleep 0.02; done; touch {mandor.tmp}/up; sleep 600"),
                        kill_after="300ms")
     with mandor.worker("--concurrency", "1"):
-        wait_for((mandor.tmp / "up").exists, 20)
+        wait_for((mandor.tmp / "up").exists)
         second = mandor.add("flock", "-n", str(lock), "echo", "got it")
         mandor.ok("cancel", first)
         record = mandor.wait_state(second, "completed", "failed")
@@ -193,16 +196,16 @@ def test_a_lock_held_by_a_remnant_is_free_for_the_next_job_R40(mandor, rung):
 def test_a_frozen_job_is_killed_too_R33(mandor, rungs_here):
     from conftest import use_rung
     use_rung(mandor, "cgroup", rungs_here)
-    with mandor.worker() as worker:
+    with mandor.worker("--concurrency", "2") as worker:
         job = mandor.add(*sh(f"echo $$ > {mandor.tmp}/pid; sleep 600"), kill_after="300ms")
-        pid = int(wait_for(lambda: (mandor.tmp / "pid").exists() and (mandor.tmp / "pid").read_text().strip(), 20))
+        pid = int(wait_for(lambda: (mandor.tmp / "pid").exists() and (mandor.tmp / "pid").read_text().strip()))
         group = next(l.split("::")[1].strip() for l in open(f"/proc/{pid}/cgroup") if l.startswith("0::"))
         base = next(l.split()[1] for l in open("/proc/self/mounts") if l.split()[2] == "cgroup2")
         with open(f"{base}{group}/cgroup.freeze", "w") as file:
             file.write("1")
         other = mandor.add("true")
         mandor.wait_state(other, "completed")
-        mandor.ok("cancel", job, "--wait", timeout=30)
+        mandor.ok("cancel", job, "--wait")
         assert mandor.show(job)["state"] == "cancelled"
         assert not alive(pid)
         assert worker.running()
@@ -221,8 +224,8 @@ def test_a_stopped_v1_frozen_or_traced_job_does_not_hold_up_its_neighbours(mando
 def test_orphans_that_end_by_themselves_leave_no_zombies_R16(mandor, rung):
     mandor.add_many([{"exec": sh("(sleep 0.05 &) ; (true &); exit 0")}] * 60)
     with mandor.worker("--concurrency", "8"):
-        wait_for(lambda: mandor.stats()["queues"]["default"]["completed"] == 60, 60)
-        wait_for(lambda: not mandor.zombies(), 5, "zombies to be reaped")
+        wait_for(lambda: mandor.stats()["queues"]["default"]["completed"] == 60)
+        wait_for(lambda: not mandor.zombies(), what="zombies to be reaped")
 
 
 def test_cancel_at_any_moment_of_a_jobs_life_gives_a_clean_record_R15_R32(mandor, rung):
@@ -242,9 +245,9 @@ def test_cancel_at_any_moment_of_a_jobs_life_gives_a_clean_record_R15_R32(mandor
 
 def test_memory_over_the_limit_kills_the_whole_job_as_oom_R37(mandor):
     eat = "import os, time\nfor _ in range(2):\n    if os.fork() == 0: time.sleep(600)\nx = bytearray(1 << 30)\ntime.sleep(600)"
-    job = mandor.add("python3", "-c", eat, limits={"memory": "64M"}, timeout="30s")
+    job = mandor.add("python3", "-c", eat, limits={"memory": "64M"}, timeout="10m")
     with mandor.worker() as worker:
-        record = mandor.wait_state(job, "failed", deadline=60)
+        record = mandor.wait_state(job, "failed")
         if record["cause"] == "limit" or "limit" in (record["error"] or "") and record["cause"] != "oom":
             pytest.skip(f"no memory limit here: {record['error']}")
         assert record["cause"] == "oom", record

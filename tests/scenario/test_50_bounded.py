@@ -1,5 +1,6 @@
 """I5: memory and descriptors stay bounded whatever the jobs write."""
 import os
+import re
 import resource
 import subprocess
 import threading
@@ -17,7 +18,7 @@ def worker_below(mandor, proc):
     def find():
         found = [p for p in mandor.left() if p != proc.pid and os.path.realpath(f"/proc/{p}/exe") == os.path.realpath(mandor.binary)]
         return found[0] if found else None
-    return wait_for(find, 10)
+    return wait_for(find)
 
 
 @pytest.mark.slow
@@ -43,29 +44,32 @@ def test_an_endless_writer_against_a_slow_reader_does_not_grow_the_worker(mandor
     finally:
         proc.terminate()
         proc.stdout.close()
-        proc.wait(20)
+        proc.wait(60)
 
 
 def test_an_endless_fast_writer_into_nothing_does_not_grow_the_worker(mandor, plain_binary):
     with mandor.worker() as worker:
-        job = mandor.add("yes", stdout="null:", timeout="8s", kill_after="500ms")
+        job = mandor.add("yes", stdout="null:")
         mandor.wait_phase(job, "running")
-        wait_for(lambda: rss_bytes(worker.pid) > 0, 5)
-        start, base, peak = time.monotonic(), None, 0
-        while time.monotonic() - start < 6:
-            now = rss_bytes(worker.pid)
-            if base is None and time.monotonic() - start > 1:
-                base = now
-            peak = max(peak, now)
+        (writer,) = wait_for(mandor.jobs_left)
+
+        def written():
+            return int(re.search(r"^wchar: (\d+)", open(f"/proc/{writer}/io").read(), re.M).group(1))
+
+        wait_for(lambda: written() > 20 * MIB)
+        start, base, peak = time.monotonic(), rss_bytes(worker.pid), 0
+        while time.monotonic() - start < 5 or written() < 200 * MIB:
+            peak = max(peak, rss_bytes(worker.pid))
             time.sleep(0.05)
         assert peak - base < 2 * MIB, f"{base} -> {peak}"
-        record = mandor.wait_state(job, "failed")
-        assert record["cause"] == "timeout" and record["streams"]["stdout"]["bytes"] > 100 * MIB, record
+        mandor.ok("cancel", job, "--wait")
+        record = mandor.show(job)
+        assert record["state"] == "cancelled" and record["streams"]["stdout"]["bytes"] > 190 * MIB, record
 
 
 @pytest.mark.quiet
 @pytest.mark.slow
-@pytest.mark.limit(240)
+@pytest.mark.limit(900)
 def test_a_thousand_jobs_at_once_fit_in_200_mib(mandor, plain_binary):
     count = 1000
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -78,8 +82,8 @@ def test_a_thousand_jobs_at_once_fit_in_200_mib(mandor, plain_binary):
     mandor.add_many([{"exec": sh(f"echo started; read x < {gate}; echo ended")} for _ in range(count)])
     with mandor.worker("--concurrency", str(count), preexec=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))) as worker:
         before = fd_count(worker.pid)
-        wait_for(lambda: mandor.stats()["queues"]["default"]["active"] == count, 100, every=0.2)
-        wait_for(lambda: len(mandor.jobs_left()) >= count, 100, every=0.5)
+        wait_for(lambda: mandor.stats()["queues"]["default"]["active"] == count, 250, every=0.2)
+        wait_for(lambda: len(mandor.jobs_left()) >= count, 250, every=0.5)
         memory = pss_bytes(worker.pid) + pss_bytes(worker.guard_pid)
         assert memory < 200 * MIB, memory
         done = threading.Event()
@@ -95,12 +99,12 @@ def test_a_thousand_jobs_at_once_fit_in_200_mib(mandor, plain_binary):
         opener = threading.Thread(target=open_gate)
         opener.start()
         try:
-            wait_for(lambda: mandor.stats()["queues"]["default"]["completed"] == count, 100, every=0.2)
+            wait_for(lambda: mandor.stats()["queues"]["default"]["completed"] == count, 250, every=0.2)
         finally:
             done.set()
             opener.join()
         # A bounded number of idle containments may stay, two descriptors each.
-        wait_for(lambda: fd_count(worker.pid) <= before + 200, 30, "descriptors to come back")
+        wait_for(lambda: fd_count(worker.pid) <= before + 200, what="descriptors to come back")
         assert not mandor.zombies()
 
 
@@ -114,7 +118,7 @@ def test_many_slow_streams_at_once_keep_to_their_rings(mandor, plain_binary):
             peak[0] = max(peak[0], rss_bytes(worker.pid))
             return mandor.stats()["queues"]["default"]["completed"] == len(jobs)
 
-        wait_for(done, 100, every=0.05)
+        wait_for(done, 250, every=0.05)
         assert peak[0] < 40 * MIB, peak
 
 
@@ -122,7 +126,7 @@ def test_the_same_work_again_needs_no_more_memory(mandor, plain_binary):
     """Neither memory nor descriptors grow with the number of jobs done."""
     def round_of(count):
         ids = mandor.add_many([{"exec": sh("echo x; echo y >&2; echo '{\"result\": [1,2,3]}' >&3")}] * count)
-        wait_for(lambda: all(mandor.stats()["queues"]["default"][s] == 0 for s in ("waiting", "active", "delayed")), 60, every=0.05)
+        wait_for(lambda: all(mandor.stats()["queues"]["default"][s] == 0 for s in ("waiting", "active", "delayed")), every=0.05)
         return ids
 
     with mandor.worker("--concurrency", "4") as worker:
@@ -131,4 +135,4 @@ def test_the_same_work_again_needs_no_more_memory(mandor, plain_binary):
         for _ in range(3):
             round_of(300)
         assert rss_bytes(worker.pid) - memory < 3 * MIB
-        wait_for(lambda: fd_count(worker.pid) <= descriptors + 2, 5)
+        wait_for(lambda: fd_count(worker.pid) <= descriptors + 2)
