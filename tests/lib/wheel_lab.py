@@ -155,7 +155,7 @@ class Index:
             self.send(request, 200, "application/octet-stream", body[: len(body) // 2], len(body))
             request.wfile.flush()
             self.stalled.set()
-            self.go_on.wait(60)
+            self.go_on.wait(300)
             return request.wfile.write(body[len(body) // 2:])
         self.send(request, 200, "application/octet-stream", body[: len(body) // 2] if fault == "cut" else body, len(body))
         request.close_connection = True

@@ -55,11 +55,16 @@ def test_one_worker_serves_queues_of_two_brokers_with_the_same_ids(mandor):
 def test_slots_are_shared_between_brokers_and_neither_starves(mandor):
     one, two = f"sqlite:{mandor.tmp}/one.db", f"sqlite:{mandor.tmp}/two.db"
     configure(mandor, concurrency=1, queues={"a": {"broker": one}, "b": {"broker": two}})
-    order = mandor.tmp / "order"
+    order, gate = mandor.tmp / "order", mandor.tmp / "gate"
     for url, queue in ((one, "a"), (two, "b")):
-        lines = [json.dumps({"exec": ["sh", "-c", f"echo {queue} >>{order}"]}) for _ in range(30)]
+        lines = [json.dumps({"exec": ["sh", "-c", f"until [ -e {gate} ]; do sleep 0.02; done; echo {queue} >>{order}"]}) for _ in range(30)]
         mandor.ok("add", "--broker", url, "--queue", queue, "--from", "-", input="\n".join(lines).encode())
-    mandor.drain()
+    with mandor.worker("--drain") as worker:
+        for url in (one, two):  # either may be slow to come
+            wait_for(lambda: mandor.ok("stats", "--json", "--broker", url).json()["workers"], 20, "the worker to be known there")
+        wait_for(lambda: any(mandor.ok("stats", "--json", "--broker", url).json()["queues"][queue]["active"] for url, queue in ((one, "a"), (two, "b"))), 20, "the first job")
+        gate.touch()
+        assert worker.wait(60) == 0
     ran = order.read_text().split()
     assert len(ran) == 60
     assert 5 <= ran[:30].count("a") <= 25, ran
