@@ -729,7 +729,7 @@ int main(void)
     const int n = kind_count;
 
     tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_set_timeout(tcase, 60);
+    tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, each_call_is_answered_once_and_never_from_inside, 0, n);
     tcase_add_loop_test(tcase, the_hash_is_that_of_the_bytes_in_order, 0, n);
     tcase_add_loop_test(tcase, abort_leaves_nothing, 0, n);

@@ -267,6 +267,7 @@ int main(void)
 {
     Suite *suite = suite_create("binding");
     TCase *all = tcase_create("all");
+    tcase_set_timeout(all, 120);
     tcase_add_test(all, placeholders_fill_a_place_in_one_argument);
     tcase_add_test(all, all_of_the_data_come_as_they_were_written);
     tcase_add_test(all, bytes_that_are_no_text_come_through);

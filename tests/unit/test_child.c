@@ -976,6 +976,7 @@ int main(int argc, char **argv)
     Suite *suite = suite_create("child");
     TCase *each = tcase_create("each rung"), *once = tcase_create("once"),
           *pure = tcase_create("pure");
+    tcase_set_timeout(pure, 120);
     tcase_set_timeout(each, 600);
     tcase_set_timeout(once, 300);
     tcase_add_checked_fixture(each, set_up, tear_down);

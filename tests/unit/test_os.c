@@ -303,4 +303,4 @@ TEST(a_stopped_child_is_not_a_dead_one)
     (void)close(pidfd);
 }
 
-UNIT_MAIN("os", .set_up = set_up, .tear_down = tear_down, .timeout_s = 60)
+UNIT_MAIN("os", .set_up = set_up, .tear_down = tear_down)

@@ -884,6 +884,7 @@ int main(void)
 #endif
     };
     tcase_add_checked_fixture(live, setup, teardown);
+    tcase_set_timeout(pure, 120);
     tcase_set_timeout(live, 300);
     for (size_t i = 0; i < ARRAY_LEN(tests); i++)
         tcase_add_test(live, tests[i]);

@@ -155,4 +155,4 @@ TEST(ring_fill_tells_empty_ended_and_full_apart)
     ck_assert_int_eq(ring_fill(ring, fds[0], 1), -EBADF);
 }
 
-UNIT_MAIN("ring", .timeout_s = 60)
+UNIT_MAIN("ring")
