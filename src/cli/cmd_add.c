@@ -56,21 +56,33 @@ static void tell_progress(struct adder *adder, bool last)
     (void)fprintf(stderr, "\r\033[Kadded %zu jobs%s", adder->added, last ? "\n" : "");
 }
 
+/* The configuration names queues, and this is none of them. */
+static bool left_out(const struct config *config, const char *queue)
+{
+    return config->queue_count > 0 && config_queue(config, queue)->name == NULL;
+}
+
 static void on_batch(bool served, void *arg)
 {
     struct adder *adder = arg;
-    const char *queue = json_string_value(json_object_get(adder->cli->job, "queue"));
+    const struct config *config = adder->client->config;
+    const char *named = json_string_value(json_object_get(adder->cli->job, "queue"));
+    const char *queue = named != NULL ? named : "default";
 
     out_flush();
     tell_progress(adder, false);
     if (served || adder->warned)
         return;
     adder->warned = true;
-    if (cli_text(adder->cli, "from") != NULL && queue == NULL)
+    if (cli_text(adder->cli, "from") != NULL && named == NULL)
         cli_warn(adder->cli, "no live worker serves all of these queues; 'mandor work' starts one");
+    else if (left_out(config, queue))
+        cli_warn(adder->cli,
+                 "no live worker serves queue '%s', and it is not one of those in '%.120s'; "
+                 "'mandor work --queue %s' starts one",
+                 queue, config->path, queue);
     else
-        cli_warn(adder->cli, "no live worker serves queue '%s'; 'mandor work' starts one",
-                 queue != NULL ? queue : "default");
+        cli_warn(adder->cli, "no live worker serves queue '%s'; 'mandor work' starts one", queue);
 }
 
 /* ---- one job ---- */

@@ -119,6 +119,16 @@ def test_add_goes_to_the_broker_of_its_queue(mandor, tmp_path):
     assert done.code == 1 and "queue 'far' is at another broker" in done.complaint
 
 
+def test_add_says_when_no_worker_of_this_configuration_would_serve_the_queue(mandor, tmp_path):
+    config = tmp_path / "mandor.yaml"
+    config.write_text("queues: {media: {}}\n")
+    said = mandor.ok("add", "--config", config, "--", "true").complaint
+    assert "no live worker serves queue 'default', and it is not one of those in" in said and "'mandor work --queue default'" in said
+    assert "'mandor work' starts one" in mandor.ok("add", "--config", config, "--queue", "media", "--", "true").complaint
+    mandor.ok("work", "--config", config, "--queue", "default", "--drain")
+    assert mandor.show("1")["state"] == "completed"
+
+
 def test_the_only_broker_of_a_configuration_is_the_one_that_is_looked_at(mandor, tmp_path):
     config = tmp_path / "mandor.yaml"
     config.write_text("queues: {far: {broker: 'sqlite:far.db'}}\n")
