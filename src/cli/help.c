@@ -331,6 +331,22 @@ static bool takes_files(const struct cli_command *command)
     return str_eq(command->name, "wheels") || str_eq(command->name, "cat");
 }
 
+/* The words that its first operand may be, "a|b|c", or NULL. */
+static const char *operands_of(const struct cli_command *command)
+{
+    return str_eq(command->name, "wheels")   ? "add|import|ls|verify|rm|export"
+           : str_eq(command->name, "verify") ? "isolation"
+                                             : NULL;
+}
+
+static void print_choices(const char *choices, const char *before, const char *behind)
+{
+    (void)fputs(before, stdout);
+    for (const char *p = choices; *p != '\0'; p++)
+        (void)putchar(*p == '|' ? ' ' : *p);
+    (void)fputs(behind, stdout);
+}
+
 static void print_word(const struct row *row, void *arg)
 {
     (void)arg;
@@ -345,10 +361,15 @@ static void bash_choices(const struct row *row, void *arg)
     (void)arg;
     if (words == NULL)
         return;
-    (void)printf("    --%s) words=\"", row->name);
-    for (const char *p = words; *p != '\0'; p++)
-        (void)putchar(*p == '|' ? ' ' : *p);
-    out_line("\" ;;");
+    (void)printf("    --%s) words=", row->name);
+    print_choices(words, "\"", "\" ;;\n");
+}
+
+static void bash_file(const struct row *row, void *arg)
+{
+    (void)arg;
+    if (wants_file(row))
+        (void)printf("|--%s", row->name);
 }
 
 static void bash_values(void)
@@ -357,8 +378,12 @@ static void bash_values(void)
     each_job(cli_find_command("add"), bash_choices, NULL);
     each_own(cli_find_command("ls"), bash_choices, NULL);
     each_own(cli_find_command("help"), bash_choices, NULL);
+    (void)fputs("    --config", stdout);
+    each_own(cli_find_command("add"), bash_file, NULL);
+    each_job(cli_find_command("add"), bash_file, NULL);
+    each_own(cli_find_command("wheels"), bash_file, NULL);
     out_line(
-        "    --config|--from) COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n    esac\n"
+        ") COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n    esac\n"
         "    [[ -n $words ]] && { COMPREPLY=($(compgen -W \"$words\" -- \"$cur\")); return; }");
 }
 
@@ -385,6 +410,8 @@ static void complete_bash(void)
         each_job(&all[i], print_word, NULL);
         for (size_t j = 0; str_eq(all[i].name, "help") && j < count; j++)
             (void)printf(" %s", all[j].name);
+        if (operands_of(&all[i]) != NULL)
+            print_choices(operands_of(&all[i]), " ", "");
         out_line("\" ;;");
     }
     (void)printf("    *) words=\"--help --version");
@@ -407,14 +434,6 @@ static void print_quoted(const char *text, const char *escape)
         else
             (void)putchar(*p);
     }
-}
-
-static void print_choices(const char *choices, const char *before, const char *behind)
-{
-    (void)fputs(before, stdout);
-    for (const char *p = choices; *p != '\0'; p++)
-        (void)putchar(*p == '|' ? ' ' : *p);
-    (void)fputs(behind, stdout);
 }
 
 static void zsh_option(const struct row *row, void *arg)
@@ -460,6 +479,9 @@ static void complete_zsh(void)
         each_job(&all[i], zsh_option, NULL);
         if (str_eq(all[i].name, "help"))
             out_line("      '1:command:(${subcommands%%%%:*})' ;;");
+        else if (operands_of(&all[i]) != NULL)
+            print_choices(operands_of(&all[i]), "      '1:what:(",
+                          takes_files(&all[i]) ? ")' '*:argument:_files' ;;\n" : ")' ;;\n");
         else
             out_line("      '*:%s' ;;", runs_command(&all[i])  ? ":arguments:_normal"
                                         : takes_files(&all[i]) ? "argument:_files"
@@ -519,6 +541,10 @@ static void complete_fish(void)
             out_line("complete -c mandor -n '__mandor_in %s' -f", all[i].name);
         for (size_t j = 0; str_eq(all[i].name, "help") && j < count; j++)
             out_line("complete -c mandor -n '__mandor_in help' -a %s", all[j].name);
+        if (operands_of(&all[i]) != NULL) {
+            (void)printf("complete -c mandor -n '__mandor_in %s' -a ", all[i].name);
+            print_choices(operands_of(&all[i]), "'", "'\n");
+        }
         each_own(&all[i], fish_option, (void *)(uintptr_t)&all[i]);
         each_job(&all[i], fish_option, (void *)(uintptr_t)&all[i]);
     }

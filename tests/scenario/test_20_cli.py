@@ -123,11 +123,28 @@ def test_bash_completes_the_values_of_an_option(mandor, tmp_path):
     assert "--timeout" in words("mandor", "run", "--ti")
 
 
+def test_bash_completes_files_behind_options_and_what_a_command_does(mandor, tmp_path):
+    script = tmp_path / "completion"
+    script.write_bytes(mandor.ok("help", "--completion", "bash").out)
+    (tmp_path / "job.py").write_text("1")
+
+    def words(*line):
+        text = 'source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($#-1)); _mandor; printf "%s\\n" "${COMPREPLY[@]}"'
+        return subprocess.run(["bash", "-uc", text, script, *line], check=True, text=True, capture_output=True, cwd=tmp_path).stdout.split()
+
+    for option in ("--python", "--from", "--config", "--cwd"):
+        assert "job.py" in words("mandor", "add", option, ""), option
+    assert words("mandor", "wheels", "add", "--lock", "jo") == ["job.py"]
+    assert words("mandor", "wheels", "imp") == ["import"] and words("mandor", "verify", "i") == ["isolation"]
+
+
 COMPLETIONS = [  # what is typed, and what must be among the offers
     ("mandor ls --state comp", b"completed"),
     ("mandor add --frame nets", b"netstring"),
     ("mandor work --concurr", b"--concurrency"),
     ("mandor help doc", b"doctor"),
+    ("mandor wheels impo", b"import"),
+    ("mandor verify iso", b"isolation"),
     ("mandor run --timeout 5s -- printen", b"printenv"),
 ]
 
