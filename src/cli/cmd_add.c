@@ -98,6 +98,7 @@ static const struct config_queue *queue_of(const struct adder *adder, const json
 static int check_said(const struct adder *adder, const json_t *job, struct mandor_err *err)
 {
     const struct binding binding = config_binding(adder->client->config, queue_of(adder, job));
+    const char *queue = json_string_value(json_object_get(job, "queue"));
 
     if (json_object_get(job, "data") == NULL || json_object_get(job, "exec") != NULL ||
         json_object_get(job, "pool") != NULL || json_object_get(job, "python") != NULL ||
@@ -105,7 +106,8 @@ static int check_said(const struct adder *adder, const json_t *job, struct mando
         return 0;
     return err_set(err, -EINVAL, FAULT_CALLER,
                    "nothing to run: expected 'exec', 'pool' or 'python' beside 'data', or a queue "
-                   "that is bound to one in the configuration");
+                   "that is bound to one in the configuration, which '%.60s' is not",
+                   queue != NULL ? queue : "default");
 }
 
 /* A job that goes to a broker where nobody looks for its queue would wait for ever. */
@@ -113,9 +115,14 @@ static int check_place(const struct adder *adder, const json_t *job, struct mand
 {
     const struct config_queue *queue = queue_of(adder, job);
 
-    if (!adder->client->chosen || queue->broker == NULL ||
+    if (adder->cli->broker != NULL || queue->broker == NULL ||
         str_eq(queue->broker, adder->client->url))
         return 0;
+    if (!adder->client->chosen) /* `work` looks for it where the configuration says */
+        return err_set(err, -EINVAL, FAULT_CALLER,
+                       "queue '%.60s' has a broker of its own in '%.120s', which is not the one of "
+                       "$MANDOR_BROKER: unset that, or name a broker with --broker",
+                       queue->name, adder->client->config->path);
     return err_set(err, -EINVAL, FAULT_CALLER,
                    "queue '%.60s' is at another broker: name it with --queue, or that broker with "
                    "--broker",
@@ -340,7 +347,7 @@ static int add_each(struct adder *adder, struct mandor_err *err)
 /* What only a process of its own can have.  Returns 0, or the exit code after a complaint. */
 static int check_process(const struct cli *cli, const char *instead)
 {
-    static const char *const keys[] = { "env", "cwd", "user", "group" };
+    static const char *const keys[] = { "env", "cwd", "user", "group", "containment" };
 
     for (size_t i = 0; i < ARRAY_LEN(keys); i++)
         if (says(cli, keys[i]))

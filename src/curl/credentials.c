@@ -102,8 +102,9 @@ static int load_file(const char *path, const char *profile, struct credentials *
     SCOPED_BUF text = { 0 };
 
     int r = file_read(path, FILE_MAX, false, &text);
-    if (r < 0)
-        return err_set(err, r, FAULT_HOST, "read S3 credentials from '%s'", path);
+    if (r < 0) /* -ENOENT is said of the object alone */
+        return err_say(err, r == -ENOENT ? -EACCES : r, FAULT_HOST,
+                       "no S3 credentials: read '%s': %s", path, strerrordesc_np(-r));
     r = credentials_parse(text.data, profile, ret);
     explicit_bzero(text.data, text.len);
     if (r == -ENOENT)

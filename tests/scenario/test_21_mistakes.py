@@ -19,6 +19,8 @@ NOBODY = "127.0.0.1:1"  # where no server listens
     (("add", "--python", "ok.py", "--", "echo"), 2, "takes no command"),
     (("add", "--params", "1", "--", "echo"), 2, "go with '--python'"),
     (("add", "--python", "ok.py", "--env", "A=B"), 2, "'--env' goes with a command, not with '--python'"),
+    (("add", "--python", "ok.py", "--containment", "strict"), 2, "'--containment' goes with a command"),
+    (("add", "--queue", "gret", "--data", "1"), 2, "bound to one in the configuration, which 'gret' is not"),
     (("add", "--pool", "p", "--cwd", "."), 2, "'--cwd' goes with a command, not with '--pool'"),
     (("add", "--pool", "p", "--data", "{a"), 2, "--data: JSON, line 1"),
     (("wheels", "ls"), 2, "which store?"),
@@ -107,6 +109,14 @@ def test_run_and_cat_take_a_configuration_file(mandor, tmp_path):
         assert done.code == 2 and "did you mean 'endpoint'" in done.complaint, done
 
 
+def test_credentials_that_are_not_there_are_no_object_that_is_not_there(mandor, tmp_path):
+    config = tmp_path / "mandor.yaml"
+    config.write_text(f"sinks: {{s3: {{endpoint: 'http://{NOBODY}', credentials_file: {tmp_path}/nosuch}}}}\n")
+    for args in (("cat", "--config", config, "s3://b/k"), ("run", "--config", config, "--stdout", "s3://b/k", "--", "true")):
+        done = mandor.run(*args, env={name: None for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")})
+        assert done.code == 125 and "no S3 credentials: read '" in done.complaint and "No such file" in done.complaint, done
+
+
 def test_add_goes_to_the_broker_of_its_queue(mandor, tmp_path):
     config = tmp_path / "mandor.yaml"
     config.write_text("broker: sqlite:main.db\nqueues: {far: {broker: 'sqlite:far.db'}, near: {}}\n")
@@ -117,6 +127,16 @@ def test_add_goes_to_the_broker_of_its_queue(mandor, tmp_path):
     assert mandor.run("ls", "--json", **common).json()["queue"] == "near"
     done = mandor.run("add", "--from", "-", input='{"exec": ["true"], "queue": "far"}\n', **common)
     assert done.code == 1 and "queue 'far' is at another broker" in done.complaint
+
+
+def test_a_broker_of_the_environment_leads_no_job_past_its_queue(mandor, tmp_path):
+    """`work` serves a queue with a broker of its own there, whatever $MANDOR_BROKER says: elsewhere the job would wait for ever."""
+    config = tmp_path / "mandor.yaml"
+    config.write_text("queues: {far: {broker: 'sqlite:far.db'}, near: {}}\n")
+    done = mandor.run("add", "--config", config, "--queue", "far", "--", "true")
+    assert done.code == 2 and "queue 'far' has a broker of its own in" in done.complaint and "$MANDOR_BROKER" in done.complaint
+    assert mandor.run("add", "--config", config, "--queue", "near", "--", "true").code == 0
+    assert mandor.run("add", "--config", config, "--queue", "far", "--broker", mandor.env["MANDOR_BROKER"], "--", "true").code == 0
 
 
 def test_add_says_when_no_worker_of_this_configuration_would_serve_the_queue(mandor, tmp_path):
