@@ -15,7 +15,6 @@ enum gate {
     GATE_ERR = 1 << 4,
     GATE_CHANNEL = 1 << 5,
     GATES_DRAIN = GATE_DRAIN_OUT | GATE_DRAIN_ERR,
-    GATES_STREAMS = GATE_OUT | GATE_ERR,
 };
 
 static struct job_tree *tree_of(const struct execution *execution)
@@ -75,12 +74,23 @@ static unsigned drain_gate_of(const struct job_stream *stream)
     return stream->is_stderr ? GATE_DRAIN_ERR : GATE_DRAIN_OUT;
 }
 
-static void on_stream_ended(struct execution *execution, struct job_stream *stream)
+/* One whose sink was given up while the job was still being started has ended already. */
+static unsigned gates_of(const struct job_stream *stream)
+{
+    return stream->ended ? 0 : gate_of(stream) | drain_gate_of(stream);
+}
+
+static void stop_of(struct execution *execution, const struct job_stream *stream)
 {
     struct job_tree *tree = tree_of(execution);
 
     if (stream->result < 0 && tree->child != NULL)
         child_stop(tree->child, tree->streams.cause, spec_of(execution)->kill_after_ms);
+}
+
+static void on_stream_ended(struct execution *execution, struct job_stream *stream)
+{
+    stop_of(execution, stream);
     open_gate(execution, gate_of(stream) | drain_gate_of(stream));
 }
 
@@ -169,7 +179,7 @@ void job_tree_run(struct execution *execution, struct child *child, const struct
 
     tree->child = child;
     tree->ran = true;
-    tree->waiting |= GATES_STREAMS | GATES_DRAIN | GATE_CHANNEL;
+    tree->waiting |= gates_of(&tree->streams.out) | gates_of(&tree->streams.err) | GATE_CHANNEL;
     watchdog_init(&tree->watchdog, &tree->streams, on_expired);
     watchdog_start(&tree->watchdog);
     adopt_pipe(&tree->streams.out, pipes->out);
@@ -178,6 +188,8 @@ void job_tree_run(struct execution *execution, struct child *child, const struct
                     &tree->channel) < 0)
         tree->waiting &= ~(unsigned)GATE_CHANNEL; /* the job runs on without being heard */
     start_feeder(execution, pipes->in);
+    if (tree->streams.out.ended || tree->streams.err.ended)
+        stop_of(execution, tree->streams.out.ended ? &tree->streams.out : &tree->streams.err);
     if (events->on_running != NULL)
         events->on_running(execution_arg(execution), child_pid(child), child_slot(child),
                            spec_containment_name(child_containment(child)));

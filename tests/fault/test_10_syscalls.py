@@ -1,10 +1,12 @@
 """System calls that fail, made to fail from outside: strace -e inject, prlimit."""
 import resource
 import sqlite3
+import subprocess
+import time
 
 import pytest
 
-from harness import have, held, let_go, sh, wait_for
+from harness import have, held, let_go, sh, tree, wait_for
 from wheel_lab import wheel
 
 FAST = {"type": "fixed", "delay": "10ms"}
@@ -140,6 +142,17 @@ def test_a_cgroup_that_cannot_be_made_falls_to_another_rung(mandor):
     done = mandor.run("run", "--", *sh("setsid sleep 600 & echo ok"), prefix=inject("mkdir,mkdirat:error=EACCES", path=mandor.cell.unified), env=NO_LEAKS)
     assert done.code in (0, 125), done
     assert not mandor.left()
+
+
+def test_a_sink_that_is_given_up_before_its_job_has_started_ends_both(mandor):
+    """The machine stood still for a second between the two."""
+    run = mandor.popen("run", "--stdout", "memcached://127.0.0.1:1/k", "--kill-after", "10m", "--", "sleep", "600", env=NO_LEAKS,
+                       prefix=[*inject("execve:delay_enter=120s"), "-D"], stderr=subprocess.PIPE)
+    child = wait_for(lambda: next((pid for pid in tree(run.pid) if held(pid)), None), what="the child that is held before exec")
+    time.sleep(3)  # nobody tells of it: its stream is given up
+    let_go(child)
+    assert run.wait(60) == 125 and b"127.0.0.1:1': Connection refused" in run.stderr.read()
+    run.stderr.close()
 
 
 def test_verify_does_not_blame_a_store_that_is_changed_meanwhile(mandor):
