@@ -12,6 +12,7 @@
 #define RATE_WINDOW_MS  1000
 #define QUEUES_KEPT     256 /* more are kept only while they hold something */
 #define ASKS_MAX        2   /* requests for leases of one broker under way, where that helps */
+#define COMPLAIN_MS     60000
 
 struct squeue {
     char *name;
@@ -47,7 +48,9 @@ struct feed {
     bool wanted, shares;   /* a request is due at the end of this turn, and for which part */
     /* It found all room promised to other brokers: it looks again when one of them has answered. */
     bool blocked;
-    bool failing; /* the last request did */
+    bool failing;   /* the last request did */
+    char said[240]; /* why, as the log says */
+    int64_t said_ms;
     bool answered;
     bool dry; /* the broker had less than we wanted: only a wake-up makes it worth asking again */
     bool drained;
@@ -408,6 +411,19 @@ static void say_if_nothing_yet(struct feed *feed, const struct broker_req *req)
     log_info("no job yet in queue%s %s", req->lease.queue_count > 1 ? "s" : "", names.data);
 }
 
+/* Once, and then when there is another reason, or after a while. */
+static void say_failing(struct feed *feed, const char *why)
+{
+    int64_t now_ms = clock_mono_ms();
+
+    if (feed->failing && strncmp(why, feed->said, sizeof feed->said - 1) == 0 &&
+        now_ms < feed->said_ms + COMPLAIN_MS)
+        return;
+    (void)snprintf(feed->said, sizeof feed->said, "%s", why);
+    feed->said_ms = now_ms;
+    log_warn("%s", why);
+}
+
 static void on_leased(struct broker_req *req)
 {
     struct ask *ask = req->data;
@@ -421,13 +437,13 @@ static void on_leased(struct broker_req *req)
     promise(ask, false);
     ask->busy = false;
     ask->coming = ask->coming_started = 0;
-    feed->failing = req->status < 0;
     if (req->status < 0) {
-        feed->dry = true; /* the next tick tries again */
-        log_warn("%s", req->err.msg);
+        say_failing(feed, req->err.msg);
+        feed->failing = feed->dry = true; /* the next tick tries again */
         unblock(scheduler);
         return;
     }
+    feed->failing = false;
     feed->drained = req->lease.drained;
     say_if_nothing_yet(feed, req);
     feed->dry = count < want && ask->full_quota && !again;

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -400,6 +401,25 @@ def test_an_end_that_cannot_be_written_holds_up_no_other(mandor, redis):
         redis.cli("RENAME", "{mandor}:away", broken)
         assert mandor.wait_state(jobs[2], "completed")["attempt"] == 1
     nothing_is_left_over(redis)
+
+
+def test_a_failure_that_lasts_is_not_said_each_second(mandor, redis):
+    """A stream of ours that is something else fails each request for jobs, one a second; when it is put right the jobs run."""
+    def failed():
+        return sum(int(calls) for calls in re.findall(r"cmdstat_evalsha:.*failed_calls=(\d+)", redis.cli("INFO", "commandstats")))
+
+    redis.cli("SET", f"{P}:q:default", "not a stream")
+    with mandor.worker("--queue", "default") as worker:
+        wait_for(lambda: "WRONGTYPE" in worker.stderr, 30, "a complaint")
+        before = failed()  # scripts that the server did not have yet are among them
+        wait_for(lambda: failed() >= before + 6, 60, "more requests")
+        assert worker.stderr.count("WRONGTYPE") <= 3, worker.stderr  # once a minute at most
+        redis.cli("DEL", f"{P}:q:default")
+        mandor.wait_state(mandor.add("true"), "completed")
+        said = worker.stderr.count("WRONGTYPE")
+        redis.cli("SET", f"{P}:q:default", "not a stream")
+        wait_for(lambda: worker.stderr.count("WRONGTYPE") > said, 30, "a complaint about the next time")
+        redis.cli("DEL", f"{P}:q:default")
 
 
 def test_a_full_server_at_the_finish_loses_neither_job_nor_result_R79(mandor, redis):
