@@ -188,8 +188,8 @@ void job_tree_run(struct execution *execution, struct child *child, const struct
                     &tree->channel) < 0)
         tree->waiting &= ~(unsigned)GATE_CHANNEL; /* the job runs on without being heard */
     start_feeder(execution, pipes->in);
-    if (tree->streams.out.ended || tree->streams.err.ended)
-        stop_of(execution, tree->streams.out.ended ? &tree->streams.out : &tree->streams.err);
+    stop_of(execution, &tree->streams.out);
+    stop_of(execution, &tree->streams.err);
     if (events->on_running != NULL)
         events->on_running(execution_arg(execution), child_pid(child), child_slot(child),
                            spec_containment_name(child_containment(child)));
