@@ -33,8 +33,13 @@ void family_open(struct family *family, const char *name, bool adopt)
         .name = full, .scratch_dir = family->dir, .adopt_orphans = adopt, .guard_fd = -1
     };
     struct mandor_err err = { 0 };
+    struct contain_host
+        tried; /* a nursery that has cgroups believes in PID namespaces: in a chroot there are none */
+    contain_probe(&tried);
     ck_assert_msg(nursery_new(&family->loop, &options, &family->nursery, &err) == 0, "%s", err.msg);
     family->host = *nursery_host(family->nursery);
+    family->host.pidns = tried.pidns;
+    memcpy(family->host.pidns_why, tried.pidns_why, sizeof tried.pidns_why);
 }
 
 void family_close(struct family *family)
