@@ -577,6 +577,7 @@ def test_a_server_that_hangs_up_on_a_body_is_quoted(mandor, answer, said):
                         head += connection.recv(1)
                     connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
                     connection.recv(1, socket.MSG_PEEK)  # some of the body is here
+                    time.sleep(0.5)  # and the sender has filled the buffers: in the middle of a send it hears of the reset alone
                     connection.sendall(answer)
     threading.Thread(target=serve, daemon=True).start()
     command, _ = produce(3 * MIB)
