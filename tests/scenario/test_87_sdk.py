@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from harness import BINARY, ROOT, wait_for
+from harness import BINARY, ROOT, absent, wait_for
 
 PYTHON = "/usr/bin/python3"
 SDK = ROOT / "sdk"
@@ -39,7 +39,7 @@ def library(request):
     if request.param == "c" and not C_WORKER.exists():
         pytest.skip("built without tests, so without the C worker")
     if request.param == "node" and not NODE:
-        pytest.skip("Node 20 or newer is not installed")
+        pytest.skip(absent("Node 20 or newer is not installed"))
     return request.param
 
 
@@ -150,7 +150,7 @@ def test_recycling_loses_no_result_and_no_worker_looks_dirty(mandor, library):
 @pytest.mark.parametrize("library", MANY_AT_ONCE)
 def test_many_jobs_at_once_in_one_worker_keep_their_own(mandor, library):
     if library == "node" and not NODE:
-        pytest.skip("Node 20 or newer is not installed")
+        pytest.skip(absent("Node 20 or newer is not installed"))
     configure(mandor, library, concurrency=8)
     with mandor.worker():
         wait_for(lambda: pids(mandor), 20, "a ready worker")
