@@ -15,26 +15,30 @@ local function parent_of(text, key)
     return parent.B and parent or nil
 end
 
+local function enter_line(parent, from)
+    local priority = tonumber(call('HGET', parent.key, 'priority')) or 0
+    if priority > 0 then
+        push_prioritized(parent.B, parent.id, priority)
+    else
+        push_wait(parent.B, parent.id, 'RPUSH')
+    end
+    event(parent.B, 'waiting', 'jobId', parent.id, 'prev', from)
+end
+
 -- Out of waiting-children, to where it has to wait now.
 local function release_parent(parent, at_once)
     local B, id = parent.B, parent.id
     if call('EXISTS', parent.key) == 0 or call('ZREM', B .. 'waiting-children', id) == 0 then
         return
     end
-    local fields = call('HMGET', parent.key, 'delay', 'priority')
-    local delay, priority = tonumber(fields[1]) or 0, tonumber(fields[2]) or 0
+    local delay = tonumber(call('HGET', parent.key, 'delay')) or 0
     if delay > 0 and not at_once then
         call('ZADD', B .. 'delayed', (now + delay) * EXP, id)
         event(B, 'delayed', 'jobId', id, 'delay', now + delay)
         wake_when_due(B)
         return
     end
-    if priority > 0 then
-        push_prioritized(B, id, priority)
-    else
-        push_wait(B, id, 'RPUSH')
-    end
-    event(B, 'waiting', 'jobId', id, 'prev', 'waiting-children')
+    enter_line(parent, 'waiting-children')
 end
 
 local function release_if_free(parent)
@@ -63,13 +67,7 @@ local function fail_parent(parent, child)
         release_parent(parent, true)
     elseif call('ZREM', B .. 'delayed', id) == 1 then
         call('HSET', parent.key, 'delay', 0, 'defa', reason)
-        local priority = tonumber(call('HGET', parent.key, 'priority')) or 0
-        if priority > 0 then
-            push_prioritized(B, id, priority)
-        else
-            push_wait(B, id, 'RPUSH')
-        end
-        event(B, 'waiting', 'jobId', id, 'prev', 'delayed')
+        enter_line(parent, 'delayed')
     elseif not call('ZSCORE', B .. 'failed', id) then
         call('HSET', parent.key, 'defa', reason)
     end
