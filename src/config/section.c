@@ -24,19 +24,37 @@ const struct config_queue section_queue_default = {
     .keep_failed_ms = INT64_C(30) * 86400000,
 };
 
-/* A zeroed array with a row for each name of the mapping. */
-static int rows_of(const struct place *place, const struct tree *value, const char *what,
-                   size_t size, void **ret)
+/* One name of a mapping and its value, into a zeroed row. */
+typedef int read_row_fn(const struct place *place, const char *name, const struct tree *value,
+                        void *row);
+
+/* A row for each name of the mapping; *ret_count grows with each, so that what was read of a bad one is freed too. */
+static int read_rows(const struct place *place, const struct tree *value, const char *what,
+                     size_t size, read_row_fn *read, void **ret, size_t *ret_count)
 {
+    const struct tree_item *item;
+    struct place inner;
+
+    if (tree_is_null(value))
+        return 0;
     if (value->kind != TREE_MAP)
         return place_bad(place, "expected a mapping of %s names", what);
-    *ret = calloc(value->count + 1, size);
-    return *ret != NULL ? 0 : place_no_memory(place);
+    char *rows = calloc(value->count + 1, size);
+    if (rows == NULL)
+        return place_no_memory(place);
+    *ret = rows;
+    for (size_t i = 0; (item = place_item(place, value, i, &inner)) != NULL; i++) {
+        int r = read(&inner, item->key, item->value, rows + size * (*ret_count)++);
+        if (r < 0)
+            return r;
+    }
+    return 0;
 }
 
 static int read_queue(const struct place *place, const char *name, const struct tree *value,
-                      struct config_queue *queue)
+                      void *row)
 {
+    struct config_queue *queue = row;
     struct mandor_err why = { 0 };
     const struct tree_item *item;
     struct place inner;
@@ -71,27 +89,17 @@ int section_queues(const struct place *place, const struct param *param, const s
                    void *object)
 {
     struct config *config = object;
-    const struct tree_item *item;
-    struct place inner;
 
-    if (tree_is_null(value))
-        return 0;
-    int r = rows_of(place, value, "queue", sizeof *config->queues, (void **)&config->queues);
-    if (r < 0)
-        return r;
-    for (size_t i = 0; (item = place_item(place, value, i, &inner)) != NULL; i++) {
-        r = read_queue(&inner, item->key, item->value, &config->queues[config->queue_count++]);
-        if (r < 0)
-            return r;
-    }
-    return 0;
+    return read_rows(place, value, "queue", sizeof *config->queues, read_queue,
+                     (void **)&config->queues, &config->queue_count);
 }
 
 /* ---- pools ---- */
 
 static int read_pool(const struct place *place, const char *name, const struct tree *value,
-                     struct pool_options *pool)
+                     void *row)
 {
+    struct pool_options *pool = row;
     const struct tree here = { .kind = TREE_SCALAR, .text = (char[]){ "." } };
 
     pool->name = strdup(name);
@@ -117,20 +125,9 @@ int section_pools(const struct place *place, const struct param *param, const st
                   void *object)
 {
     struct config *config = object;
-    const struct tree_item *item;
-    struct place inner;
 
-    if (tree_is_null(value))
-        return 0;
-    int r = rows_of(place, value, "pool", sizeof *config->pools, (void **)&config->pools);
-    if (r < 0)
-        return r;
-    for (size_t i = 0; (item = place_item(place, value, i, &inner)) != NULL; i++) {
-        r = read_pool(&inner, item->key, item->value, &config->pools[config->pool_count++]);
-        if (r < 0)
-            return r;
-    }
-    return 0;
+    return read_rows(place, value, "pool", sizeof *config->pools, read_pool,
+                     (void **)&config->pools, &config->pool_count);
 }
 
 /* ---- python ---- */
